@@ -1,0 +1,370 @@
+//! The agent: LinUCB choices and episode sums (Algorithm 1, lines 5 to 12).
+
+use core::borrow::Borrow;
+
+use rand_core::Rng;
+
+use crate::action::{Action, check, entries, norm_squared_limit, refuse};
+use crate::error::{ModelError, RecordError, SelectError};
+use crate::factor::{InverseFactor, in_range};
+use crate::kernel::{self, LANES, Lanes};
+use crate::model::{Model, Prior, Rewards, check_episode_len, packed_len};
+use crate::summary::EpisodeSummary;
+use crate::{ActionError, REWARD_LIMIT};
+
+/// One device's side of the federated bandit, for actions of dimension D.
+///
+/// A pure state machine: models, decision sets and rewards come in as arguments, choices and summaries come out. It
+/// has no clock, no random numbers of its own and no heap, and none of its methods panics. An episode is
+///
+/// 1. [`begin`](Self::begin) with the controller's model (or the last good one stays in use),
+/// 2. L times [`select`](Self::select), act, [`record`](Self::record),
+/// 3. [`finish`](Self::finish), which yields the summary and starts the next episode.
+///
+/// RAM: 4·(D² + 3D) + 20 bytes, of which the two triangles and two vectors that the algorithm needs are all but 20.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agent<const D: usize> {
+    /// θ
+    pub(crate) theta: [f32; D],
+    /// Row i: the inverse factor W left of the diagonal, the Gram matrix U from the diagonal on.
+    pub(crate) square: [[f32; D]; D],
+    /// The diagonal of W.
+    pub(crate) diagonal: [f32; D],
+    /// u
+    pub(crate) feature_sum: [f32; D],
+    pub(crate) beta: f32,
+    pub(crate) episode: u32,
+    pub(crate) episode_len: u32,
+    pub(crate) steps: u32,
+    pub(crate) rewards: Rewards,
+}
+
+/// The action that [`Agent::select`] chose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Choice {
+    /// Its place in the decision set, from zero.
+    pub index: usize,
+    /// Its optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹}.
+    pub score: f32,
+}
+
+impl<const D: usize> Agent<D> {
+    /// An agent in episode 1 that has seen nothing: θ = 0, Λ = λI.
+    ///
+    /// # Errors
+    /// The prior's λ is not a positive number, its β is negative or not finite, or its episode length is out of range.
+    pub fn new(prior: &Prior) -> Result<Self, ModelError> {
+        const { assert!(D > 0, "a bandit has at least one dimension") };
+        check_episode_len(prior.episode_len)?;
+        let w = 1.0 / libm::sqrtf(in_range(prior.lambda)?);
+        if !(prior.lambda > 0.0 && w <= crate::VALUE_LIMIT) {
+            return Err(ModelError::NotPositiveDefinite { row: 0 });
+        }
+        Ok(Self {
+            theta: [0.0; D],
+            square: [[0.0; D]; D],
+            diagonal: [w; D],
+            feature_sum: [0.0; D],
+            beta: check_beta(prior.beta)?,
+            episode: 1,
+            episode_len: prior.episode_len,
+            steps: 0,
+            rewards: prior.rewards,
+        })
+    }
+
+    /// k, the running episode, counted from 1.
+    pub fn episode(&self) -> u32 {
+        self.episode
+    }
+
+    /// L, the number of steps in the running episode.
+    pub fn episode_len(&self) -> u32 {
+        self.episode_len
+    }
+
+    /// How many steps of the running episode are recorded.
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// What rewards may be in this run.
+    pub fn rewards(&self) -> Rewards {
+        self.rewards
+    }
+
+    /// θ of the model in use.
+    pub fn theta(&self) -> &[f32; D] {
+        &self.theta
+    }
+
+    /// Takes the controller's model into use and factorises its Λ (line 4): D³/3 multiply-adds and
+    /// 4·(D² + D) bytes of stack.
+    ///
+    /// A model of a later episode than the agent's moves the agent there, so a device that was away catches up. The same model
+    /// may arrive twice.
+    ///
+    /// # Errors
+    /// A model of another dimension, out of range, not positive definite, for an earlier episode, or one that would cut an
+    /// episode with records in two. The last good model then stays in use.
+    pub fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        let (theta, design) = (model.theta, model.design);
+        if theta.len() != D || design.len() != packed_len(D) {
+            return Err(ModelError::Dimension { theta: theta.len(), design: design.len() });
+        }
+        check_episode_len(model.episode_len)?;
+        if model.episode < self.episode {
+            return Err(ModelError::OldEpisode { model: model.episode, agent: self.episode });
+        }
+        let same_terms =
+            (model.episode, model.episode_len, model.rewards) == (self.episode, self.episode_len, self.rewards);
+        if self.steps > 0 && !same_terms {
+            return Err(ModelError::EpisodeUnfinished { steps: self.steps });
+        }
+        let beta = check_beta(model.beta)?;
+        let mut new_theta = [0.0; D];
+        for (entry, value) in new_theta.iter_mut().zip(theta.iter()) {
+            *entry = in_range(value)?;
+        }
+        let factor = InverseFactor::new(design.iter())?;
+
+        self.theta = new_theta;
+        for (i, (own, row)) in self.square.iter_mut().zip(&factor.square).enumerate() {
+            for (own, entry) in own.iter_mut().zip(row).take(i) {
+                *own = *entry;
+            }
+        }
+        self.diagonal = factor.diagonal;
+        self.beta = beta;
+        self.episode = model.episode;
+        self.episode_len = model.episode_len;
+        self.rewards = model.rewards;
+        Ok(())
+    }
+
+    /// The optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹} of one action: D(D+1)/2 + 3D multiply-adds and a square root.
+    ///
+    /// It differs from the exact value by at most [`rounding::score`](crate::rounding::score).
+    ///
+    /// # Errors
+    /// The vector is not an action.
+    pub fn score(&self, action: &Action<D>) -> Result<f32, ActionError> {
+        let x = entries(action);
+        let score = self.score_above(f32::NEG_INFINITY, x);
+        if score.is_nan() { Err(refuse(x)) } else { Ok(score) }
+    }
+
+    /// The score of x if it may be above `floor`, else −∞; NaN if x is no action.
+    ///
+    /// An action that cannot win needs no square root. With the floor S, m = ⟨x,θ⟩ and w = ‖x‖_{Λ⁻¹}, it cannot where
+    /// m < S and βw ≤ S − m. That is tested as w² < ((S − m)/β)²·(1 − 2⁻²⁰): the roundings of both sides, and of √ and β·w in the
+    /// score, are below 2⁻²¹ together. Then m + βw ≤ S holds for the score before its last rounding, and so after it.
+    // Out of line: inlined into a loop over actions, the factor's entries would be hoisted and spilled.
+    #[inline(never)]
+    fn score_above(&self, floor: f32, x: &[f32; D]) -> f32 {
+        if check(x).is_err() {
+            return f32::NAN;
+        }
+        let mean = kernel::dot(x, &self.theta);
+        let width_squared = kernel::norm_squared_of_product(&self.square, &self.diagonal, x);
+        let short = (floor - mean) / self.beta;
+        if short > 0.0 && short * short * 0.999_999 > width_squared {
+            return f32::NEG_INFINITY;
+        }
+        mean + self.beta * libm::sqrtf(width_squared)
+    }
+
+    /// The action of the decision set with the largest [`score`](Self::score) (line 8), the first of equals.
+    ///
+    /// ```
+    /// # use fedbandit_core::{Action, Agent, Prior, Rewards};
+    /// # let agent = Agent::<2>::new(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded }).unwrap();
+    /// let decision_set = [Action::from([0.0, 0.5]), Action::from([0.0, 1.0]), Action::from([1.0, 0.0])];
+    /// assert_eq!(agent.select(&decision_set).unwrap().index, 1);
+    /// assert_eq!(agent.select(decision_set.iter().rev()).unwrap().index, 0);
+    /// ```
+    ///
+    /// # Errors
+    /// The decision set is empty, or holds a vector that is no action: its index is named.
+    pub fn select<I>(&self, decision_set: I) -> Result<Choice, SelectError>
+    where
+        I: IntoIterator<Item: Borrow<Action<D>>>,
+    {
+        if cfg!(any(target_feature = "sse2", target_feature = "neon")) {
+            self.select_by_blocks(decision_set)
+        } else {
+            self.select_one_by_one(decision_set)
+        }
+    }
+
+    /// [`select`](Self::select) by its definition, as it runs where there are no vector registers.
+    #[doc(hidden)]
+    pub fn select_one_by_one<I>(&self, decision_set: I) -> Result<Choice, SelectError>
+    where
+        I: IntoIterator<Item: Borrow<Action<D>>>,
+    {
+        let mut best = Best::NONE;
+        for (index, action) in decision_set.into_iter().enumerate() {
+            let x = entries(action.borrow());
+            best.offer(index, self.score_above(best.score, x), || refuse(x))?;
+        }
+        best.choice()
+    }
+
+    /// [`select`](Self::select) with several actions side by side in vector registers.
+    fn select_by_blocks<I>(&self, decision_set: I) -> Result<Choice, SelectError>
+    where
+        I: IntoIterator<Item: Borrow<Action<D>>>,
+    {
+        let mut best = Best::NONE;
+        let mut block = [[0.0; LANES]; D];
+        let mut filled = 0;
+        let mut start = 0;
+        for action in decision_set {
+            for (row, x_j) in block.iter_mut().zip(entries(action.borrow())) {
+                if let Some(cell) = row.get_mut(filled) {
+                    *cell = *x_j;
+                }
+            }
+            filled += 1;
+            if filled == LANES {
+                self.offer_block(&mut best, start, &block, filled)?;
+                start += LANES;
+                filled = 0;
+            }
+        }
+        self.offer_block(&mut best, start, &block, filled)?;
+        best.choice()
+    }
+
+    fn offer_block(&self, best: &mut Best, start: usize, block: &[Lanes; D], filled: usize) -> Result<(), SelectError> {
+        let products = match filled {
+            0 => return Ok(()),
+            1..=4 => kernel::block_products::<D, 4>,
+            5..=8 => kernel::block_products::<D, 8>,
+            9..=12 => kernel::block_products::<D, 12>,
+            _ => kernel::block_products::<D, LANES>,
+        };
+        let [norms, means, widths] = products(&self.theta, &self.square, &self.diagonal, block);
+        for (lane, ((norm, mean), width)) in norms.iter().zip(means).zip(widths).enumerate().take(filled) {
+            let score = if *norm <= norm_squared_limit(D) { mean + self.beta * libm::sqrtf(width) } else { f32::NAN };
+            let why_not = || refuse(&block.map(|row| row.get(lane).copied().unwrap_or_default()));
+            best.offer(start + lane, score, why_not)?;
+        }
+        Ok(())
+    }
+
+    /// As [`select`](Self::select), but equals are equally likely (up to 2⁻³² per tie). The generator is asked only on a tie.
+    ///
+    /// # Errors
+    /// As [`select`](Self::select).
+    pub fn select_random_ties<I, R>(&self, decision_set: I, rng: &mut R) -> Result<Choice, SelectError>
+    where
+        I: IntoIterator<Item: Borrow<Action<D>>>,
+        R: Rng + ?Sized,
+    {
+        let mut best: Option<Choice> = None;
+        let mut equals = 1_u32;
+        for (index, action) in decision_set.into_iter().enumerate() {
+            let score = self.score(action.borrow()).map_err(|reason| SelectError::Action { index, reason })?;
+            match &mut best {
+                Some(best) if score < best.score => {}
+                Some(best) if score == best.score => {
+                    // The n-th of equals replaces the one before with probability 1/n.
+                    equals = equals.saturating_add(1);
+                    if (u64::from(rng.next_u32()) * u64::from(equals)) >> 32 == 0 {
+                        best.index = index;
+                    }
+                }
+                _ => {
+                    best = Some(Choice { index, score });
+                    equals = 1;
+                }
+            }
+        }
+        best.ok_or(SelectError::EmptyDecisionSet)
+    }
+
+    /// Adds one step to the episode's sums, U += xxᵀ and u += xr (line 11): D(D+1)/2 + 2D multiply-adds.
+    ///
+    /// Steps may come in any order: a reward that arrives late is recorded with its action whenever it comes, as long as the episode
+    /// runs.
+    ///
+    /// # Errors
+    /// The episode has L records already, the vector is no action, or the reward is not finite or too large.
+    pub fn record(&mut self, action: &Action<D>, reward: f32) -> Result<(), RecordError> {
+        if self.steps >= self.episode_len {
+            return Err(RecordError::EpisodeFull);
+        }
+        let x = entries(action);
+        check(x).map_err(RecordError::Action)?;
+        if !(reward.abs() <= REWARD_LIMIT) {
+            return Err(RecordError::Reward);
+        }
+        let reward = match self.rewards {
+            Rewards::Unbounded => reward,
+            Rewards::Clipped if reward > 1.0 => 1.0,
+            Rewards::Clipped if reward < -1.0 => -1.0,
+            Rewards::Clipped => reward,
+        };
+        if self.steps == 0 {
+            self.clear_sums();
+        }
+        kernel::add_outer_product(&mut self.square, x);
+        kernel::add_scaled(&mut self.feature_sum, reward, x);
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// Ends the episode: its one summary (lines 11 and 12), whatever was recorded. The next episode starts with the same model.
+    pub fn finish(&mut self) -> EpisodeSummary<'_, D> {
+        // The sums stay for the summary to show; the next episode's first record clears them.
+        if self.steps == 0 {
+            self.clear_sums();
+        }
+        let (episode, steps) = (self.episode, self.steps);
+        self.episode = episode.saturating_add(1);
+        self.steps = 0;
+        EpisodeSummary { episode, steps, square: &self.square, feature_sum: &self.feature_sum }
+    }
+
+    fn clear_sums(&mut self) {
+        for (i, row) in self.square.iter_mut().enumerate() {
+            for sum in row.iter_mut().skip(i) {
+                *sum = 0.0;
+            }
+        }
+        self.feature_sum = [0.0; D];
+    }
+}
+
+/// The best action so far, the first of equals.
+struct Best {
+    index: usize,
+    score: f32,
+}
+
+impl Best {
+    const NONE: Self = Self { index: usize::MAX, score: f32::NEG_INFINITY };
+
+    #[inline(always)]
+    fn offer(&mut self, index: usize, score: f32, why_not: impl FnOnce() -> ActionError) -> Result<(), SelectError> {
+        if score > self.score {
+            *self = Self { index, score };
+        } else if score.is_nan() {
+            return Err(SelectError::Action { index, reason: why_not() });
+        }
+        Ok(())
+    }
+
+    fn choice(self) -> Result<Choice, SelectError> {
+        let Self { index, score } = self;
+        if index == usize::MAX { Err(SelectError::EmptyDecisionSet) } else { Ok(Choice { index, score }) }
+    }
+}
+
+fn check_beta(beta: f32) -> Result<f32, ModelError> {
+    if beta >= 0.0 { in_range(beta) } else { Err(ModelError::OutOfRange) }
+}

@@ -1,0 +1,140 @@
+//! The agent's whole state as bytes, for sleep and reset.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | `FBAG` |
+//! | 4 | 1 | layout version, 1 |
+//! | 5 | 1 | rewards: 0 unbounded, 1 clipped |
+//! | 6 | 2 | D |
+//! | 8 | 4 | episode |
+//! | 12 | 4 | episode length L |
+//! | 16 | 4 | steps recorded |
+//! | 20 | 4 | β |
+//! | 24 | 4D | θ |
+//! | | 4D | diagonal of the inverse factor |
+//! | | 4D² | row by row: the inverse factor left of the diagonal, U from the diagonal on |
+//! | | 4D | u |
+//! | | 4 | CRC-32 (IEEE 802.3) of all before |
+//!
+//! All numbers are little-endian. The factor is saved rather than Λ, so a restored agent goes on bit for bit.
+
+use crate::agent::Agent;
+use crate::error::StateError;
+use crate::model::Rewards;
+
+const MAGIC: [u8; 4] = *b"FBAG";
+const VERSION: u8 = 1;
+const HEADER_LEN: usize = 24;
+const CHECKSUM_LEN: usize = 4;
+
+impl<const D: usize> Agent<D> {
+    /// How many bytes [`save`](Self::save) writes: 4·(D² + 3D) + 28.
+    pub const SAVED_LEN: usize = HEADER_LEN + 4 * (D * D + 3 * D) + CHECKSUM_LEN;
+
+    /// Writes the whole state.
+    ///
+    /// ```
+    /// # use fedbandit_core::{Agent, Prior, Rewards};
+    /// # let agent = Agent::<2>::new(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded }).unwrap();
+    /// let mut flash = [0; Agent::<2>::SAVED_LEN];
+    /// agent.save(&mut flash)?;
+    /// assert_eq!(Agent::restore(&flash)?, agent);
+    /// # Ok::<(), fedbandit_core::StateError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The buffer's length is not [`SAVED_LEN`](Self::SAVED_LEN).
+    pub fn save(&self, bytes: &mut [u8]) -> Result<(), StateError> {
+        let length = StateError::Length { expected: Self::SAVED_LEN, found: bytes.len() };
+        if bytes.len() != Self::SAVED_LEN {
+            return Err(length);
+        }
+        let Some((body, checksum)) = bytes.split_last_chunk_mut::<CHECKSUM_LEN>() else { return Err(length) };
+        let Some((header, words)) = body.split_first_chunk_mut::<HEADER_LEN>() else { return Err(length) };
+        let [d0, d1, ..] = (D as u32).to_le_bytes();
+        let [m0, m1, m2, m3] = MAGIC;
+        let start = [m0, m1, m2, m3, VERSION, u8::from(self.rewards == Rewards::Clipped), d0, d1];
+        let numbers = [self.episode, self.episode_len, self.steps, self.beta.to_bits()];
+        for (byte, value) in
+            header.iter_mut().zip(start.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes)))
+        {
+            *byte = value;
+        }
+        for (word, value) in words.as_chunks_mut().0.iter_mut().zip(self.values()) {
+            *word = value.to_le_bytes();
+        }
+        *checksum = crc32(body).to_le_bytes();
+        Ok(())
+    }
+
+    /// The agent that [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    /// The bytes are not a saved agent of this dimension and layout, or they are damaged.
+    pub fn restore(bytes: &[u8]) -> Result<Self, StateError> {
+        let length = StateError::Length { expected: Self::SAVED_LEN, found: bytes.len() };
+        let Some((body, checksum)) = bytes.split_last_chunk::<CHECKSUM_LEN>() else { return Err(length) };
+        let Some((header, words)) = body.split_first_chunk::<HEADER_LEN>() else { return Err(length) };
+        let [m0, m1, m2, m3, version, rewards, d0, d1, numbers @ ..] = header;
+        if [*m0, *m1, *m2, *m3] != MAGIC {
+            return Err(StateError::NotASavedAgent);
+        }
+        if *version != VERSION {
+            return Err(StateError::Version(*version));
+        }
+        let dimension = u16::from_le_bytes([*d0, *d1]);
+        if usize::from(dimension) != D {
+            return Err(StateError::Dimension(dimension));
+        }
+        if bytes.len() != Self::SAVED_LEN {
+            return Err(length);
+        }
+        if u32::from_le_bytes(*checksum) != crc32(body) {
+            return Err(StateError::Corrupt);
+        }
+        let &[[episode, episode_len, steps, beta], ..] = numbers.as_chunks::<4>().0.as_chunks::<4>().0 else {
+            return Err(length);
+        };
+        let mut agent = Self {
+            theta: [0.0; D],
+            square: [[0.0; D]; D],
+            diagonal: [0.0; D],
+            feature_sum: [0.0; D],
+            beta: f32::from_le_bytes(beta),
+            episode: u32::from_le_bytes(episode),
+            episode_len: u32::from_le_bytes(episode_len),
+            steps: u32::from_le_bytes(steps),
+            rewards: if *rewards == 0 { Rewards::Unbounded } else { Rewards::Clipped },
+        };
+        for (value, word) in agent.values_mut().zip(words.as_chunks().0) {
+            *value = f32::from_le_bytes(*word);
+        }
+        Ok(agent)
+    }
+
+    fn values(&self) -> impl Iterator<Item = f32> {
+        let rows = self.square.iter().flatten();
+        self.theta.iter().chain(&self.diagonal).chain(rows).chain(&self.feature_sum).copied()
+    }
+
+    fn values_mut(&mut self) -> impl Iterator<Item = &mut f32> {
+        let rows = self.square.iter_mut().flatten();
+        self.theta.iter_mut().chain(&mut self.diagonal).chain(rows).chain(&mut self.feature_sum)
+    }
+}
+
+/// CRC-32 of IEEE 802.3, bit by bit: small, and saving is rare.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    /// The check value that the catalogue of CRC algorithms gives for CRC-32/ISO-HDLC.
+    #[test]
+    fn crc32_check_value() {
+        assert_eq!(super::crc32(b"123456789"), 0xcbf4_3926);
+    }
+}

@@ -1,0 +1,57 @@
+//! What an agent sends at the end of an episode.
+
+/// U = Σ xxᵀ and u = Σ xr over the steps of one episode (Algorithm 1, line 11).
+///
+/// A view of the agent's own sums: encode or copy it before the next episode's first
+/// [`record`](crate::Agent::record). Errors of rounding are bounded in [`rounding`](crate::rounding).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EpisodeSummary<'a, const D: usize> {
+    pub(crate) episode: u32,
+    pub(crate) steps: u32,
+    pub(crate) square: &'a [[f32; D]; D],
+    pub(crate) feature_sum: &'a [f32; D],
+}
+
+impl<'a, const D: usize> EpisodeSummary<'a, D> {
+    /// k, the episode that this summary is of.
+    pub fn episode(&self) -> u32 {
+        self.episode
+    }
+
+    /// How many steps were recorded: at most L.
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// U: its upper triangle, row by row, D(D+1)/2 values.
+    pub fn gram(&self) -> impl Iterator<Item = f32> + use<'a, D> {
+        self.square.iter().enumerate().flat_map(|(i, row)| row.iter().copied().skip(i))
+    }
+
+    /// u: D values.
+    pub fn feature_sum(&self) -> &'a [f32; D] {
+        self.feature_sum
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<const D: usize> serde::Serialize for EpisodeSummary<'_, D> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+
+        struct Gram<'a, const D: usize>(EpisodeSummary<'a, D>);
+        impl<const D: usize> serde::Serialize for Gram<'_, D> {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_seq(self.0.gram())
+            }
+        }
+
+        let mut fields = serializer.serialize_struct("EpisodeSummary", 4)?;
+        fields.serialize_field("episode", &self.episode)?;
+        fields.serialize_field("steps", &self.steps)?;
+        fields.serialize_field("gram", &Gram(*self))?;
+        fields.serialize_field("feature_sum", self.feature_sum.as_slice())?;
+        fields.end()
+    }
+}

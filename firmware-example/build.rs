@@ -1,0 +1,23 @@
+//! Writes the board's memory map for the linker.
+
+use std::{env, fs, path::PathBuf};
+
+/// Board, flash origin and length, RAM origin and length. One feature per row.
+const BOARDS: [(&str, &str, &str); 5] = [
+    ("NETDUINOPLUS2", "ORIGIN = 0x08000000, LENGTH = 512K", "ORIGIN = 0x20000000, LENGTH = 96K"),
+    ("MPS2_AN386", "ORIGIN = 0x00000000, LENGTH = 4M", "ORIGIN = 0x20000000, LENGTH = 4M"),
+    ("MPS2_AN385", "ORIGIN = 0x00000000, LENGTH = 4M", "ORIGIN = 0x20000000, LENGTH = 4M"),
+    ("MPS2_AN505", "ORIGIN = 0x10000000, LENGTH = 4M", "ORIGIN = 0x38000000, LENGTH = 2M"),
+    ("MICROBIT", "ORIGIN = 0x00000000, LENGTH = 256K", "ORIGIN = 0x20000000, LENGTH = 16K"),
+];
+
+fn main() {
+    let chosen: Vec<_> = BOARDS.iter().filter(|(name, ..)| env::var_os(format!("CARGO_FEATURE_{name}")).is_some()).collect();
+    let [(_, flash, ram)] = chosen[..] else { panic!("enable exactly one board feature, for example --features mps2-an386") };
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
+    fs::write(out.join("memory.x"), format!("MEMORY {{ FLASH : {flash}\n RAM : {ram} }}\n")).unwrap();
+    println!("cargo:rustc-link-search={}", out.display());
+    println!("cargo:rustc-link-arg=-Tlink.x");
+    println!("cargo:rustc-link-arg=--nmagic");
+    println!("cargo:rerun-if-changed=build.rs");
+}

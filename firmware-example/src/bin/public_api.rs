@@ -1,0 +1,73 @@
+//! Every public function of `fedbandit-core` on opaque inputs, for dimension `$D`.
+//!
+//! The panic handler calls a function that does not exist: if any panic can be reached, the program does not link. That it
+//! links is the proof; it is never run. Its size over `empty` is the agent's code.
+#![no_std]
+#![no_main]
+
+use core::hint::black_box;
+use core::panic::PanicInfo;
+
+use cortex_m_rt::entry;
+use fedbandit_core::{Action, Agent, Model, Prior, Rewards, Values, fingerprint, norm_squared_limit, packed_len, project, rounding};
+use rand_pcg::Pcg32;
+
+const D: usize = match usize::from_str_radix(env!("D"), 10) {
+    Ok(dimension) => dimension,
+    Err(_) => panic!("set the environment variable D to the dimension"),
+};
+
+#[expect(unsafe_code, reason = "the one way to name a symbol that is not there")]
+mod absent {
+    unsafe extern "C" {
+        pub safe fn a_panic_is_reachable() -> !;
+    }
+}
+
+#[panic_handler]
+fn panic(_: &PanicInfo<'_>) -> ! {
+    absent::a_panic_is_reachable()
+}
+
+#[entry]
+fn main() -> ! {
+    let mut rng: Pcg32 = black_box(Pcg32::new(1, 2));
+    let mut saved = [0_u8; Agent::<D>::SAVED_LEN];
+    if let Ok(mut agent) = Agent::<D>::new(black_box(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded })) {
+        loop {
+            let model: &Model<'_> = black_box(&Model {
+                episode: 1,
+                episode_len: 8,
+                beta: 1.0,
+                rewards: Rewards::Clipped,
+                theta: Values::Native(&[]),
+                design: Values::Wire(&[]),
+            });
+            _ = black_box(agent.begin(model));
+            _ = black_box((model.theta.len(), model.theta.is_empty()));
+            let decision_set: &[Action<D>] = black_box(&[]);
+            _ = black_box(agent.select(decision_set));
+            _ = black_box(agent.select(decision_set.iter().map(project)));
+            _ = black_box(agent.select_random_ties(decision_set, &mut rng));
+            for action in decision_set {
+                _ = black_box(agent.score(action));
+                _ = black_box(agent.record(action, black_box(0.5)));
+            }
+            let summary = agent.finish();
+            for value in summary.gram().chain(*summary.feature_sum()) {
+                _ = black_box(value);
+            }
+            _ = black_box((summary.episode(), summary.steps()));
+            _ = black_box((agent.episode(), agent.episode_len(), agent.steps(), agent.rewards(), agent.theta()));
+            _ = black_box(agent.save(black_box(&mut saved)));
+            if let Ok(restored) = Agent::restore(black_box(&saved)) {
+                agent = restored;
+            }
+            if cfg!(feature = "test-aids") {
+                _ = black_box(fingerprint::<D>(&mut rng, black_box(9)));
+                _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3)), rounding::sums(black_box(3), D)));
+            }
+        }
+    }
+    loop {}
+}

@@ -1,0 +1,221 @@
+//! Which summaries may count (Algorithm 1, lines 14 to 17 and 21).
+//!
+//! A summary that no honest device can have sent is a [`Fault`] of its sender, and the controller counts the sender's message as
+//! zero. Honest summaries always pass: what rounding on the device may cost is in the tolerance,
+//! [`rounding::sums`].
+
+use fedbandit_core::{MAX_EPISODE_LEN, packed_len, rounding};
+use thiserror::Error;
+
+/// How much is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Level {
+    /// What the paper checks: the numbers are finite, and with privacy ‖U‖_F ≤ L and ‖u‖₂ ≤ L.
+    Paper,
+    /// What every honest summary satisfies: also U ⪰ 0, tr U ≤ L and, with bounded rewards, uuᵀ ⪯ r_max²·L·U.
+    #[default]
+    Strict,
+}
+
+/// The checks of one episode.
+///
+/// A packed upper triangle cannot be asymmetric; a full matrix becomes one by [`pack_symmetric`].
+#[derive(Clone, Debug)]
+pub struct Admission {
+    level: Level,
+    dimension: usize,
+    episode_len: f64,
+    reward_bound: Option<f64>,
+    private: bool,
+    /// δ of [`rounding::sums`].
+    tolerance: f64,
+}
+
+/// What is wrong with a summary: its sender's doing, to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Another number of values than the dimension asks for.
+    #[error("the summary is of another dimension")]
+    WrongDimension,
+    /// A value is NaN or infinite.
+    #[error("a value is not finite")]
+    NonFinite,
+    /// The matrix differs from its transpose.
+    #[error("the Gram matrix is not symmetric")]
+    Asymmetric,
+    /// ‖U‖_F, ‖u‖₂ or tr U is above what L steps can give.
+    #[error("a norm is above what an episode can give")]
+    Norm,
+    /// U has a negative eigenvalue.
+    #[error("the Gram matrix is not positive semidefinite")]
+    NotPositiveSemidefinite,
+    /// uuᵀ ⪯ r_max²·L·U fails: no rewards within the bound give this u with this U.
+    #[error("the feature sum does not fit the Gram matrix")]
+    Inconsistent,
+}
+
+/// Why no [`Admission`] can be made of some settings.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum SettingError {
+    /// L must be from 1 to 65,536.
+    #[error("an episode has 1 to {MAX_EPISODE_LEN} steps, not {0}")]
+    EpisodeLen(u32),
+    /// A bound on rewards is a positive number.
+    #[error("rewards cannot be bounded by {0}")]
+    RewardBound(f64),
+    /// Privacy needs |r| ≤ 1: without a bound one message could change the sums without limit.
+    #[error("privacy needs rewards bounded by 1")]
+    PrivacyNeedsBoundedRewards,
+}
+
+impl Admission {
+    /// The checks for episodes of `episode_len` steps and rewards with |r| ≤ `reward_bound`, if any bound was declared.
+    ///
+    /// # Errors
+    /// The episode length or the bound makes no sense, or privacy is asked for without rewards bounded by 1.
+    pub fn new(
+        level: Level,
+        dimension: usize,
+        episode_len: u32,
+        reward_bound: Option<f64>,
+        private: bool,
+    ) -> Result<Self, SettingError> {
+        if episode_len == 0 || episode_len > MAX_EPISODE_LEN {
+            return Err(SettingError::EpisodeLen(episode_len));
+        }
+        if let Some(bound) = reward_bound.filter(|bound| !(bound.is_finite() && *bound > 0.0)) {
+            return Err(SettingError::RewardBound(bound));
+        }
+        if private && reward_bound.is_none_or(|bound| bound > 1.0) {
+            return Err(SettingError::PrivacyNeedsBoundedRewards);
+        }
+        let tolerance = rounding::sums(episode_len, dimension);
+        Ok(Self { level, dimension, episode_len: episode_len.into(), reward_bound, private, tolerance })
+    }
+
+    /// Checks U, as its packed upper triangle, and u. D³/3 operations at the strict level.
+    ///
+    /// # Errors
+    /// The first fault found, in the order of [`Fault`].
+    pub fn check(&self, gram: &[f64], feature_sum: &[f64]) -> Result<(), Fault> {
+        if gram.len() != packed_len(self.dimension) || feature_sum.len() != self.dimension {
+            return Err(Fault::WrongDimension);
+        }
+        if !gram.iter().chain(feature_sum).all(|value| value.is_finite()) {
+            return Err(Fault::NonFinite);
+        }
+        let most = self.episode_len * (1.0 + self.tolerance);
+        if self.private && (frobenius_norm(gram, self.dimension) > most || norm(feature_sum) > most) {
+            return Err(Fault::Norm);
+        }
+        match self.level {
+            Level::Paper => Ok(()),
+            Level::Strict => self.check_strictly(gram, feature_sum, most),
+        }
+    }
+
+    fn check_strictly(&self, gram: &[f64], feature_sum: &[f64], most: f64) -> Result<(), Fault> {
+        let delta = self.tolerance;
+        let trace: f64 = diagonal(gram, self.dimension).sum();
+        if trace > most {
+            return Err(Fault::Norm);
+        }
+        if cholesky(gram, self.dimension, delta * self.episode_len).is_none() {
+            return Err(Fault::NotPositiveSemidefinite);
+        }
+        let Some(bound) = self.reward_bound else { return Ok(()) };
+        // uuᵀ ⪯ c·A with A ≻ 0 is uᵀA⁻¹u ≤ c.
+        let shift = 3.0 * delta * (1.0 + delta) * self.episode_len;
+        let limit = bound * bound * self.episode_len * (1.0 + F64_SLACK);
+        match cholesky(gram, self.dimension, shift) {
+            Some(factor) if inverse_form(&factor, feature_sum) <= limit => Ok(()),
+            _ => Err(Fault::Inconsistent),
+        }
+    }
+}
+
+/// What rounding in f64 may cost in [`inverse_form`]: its matrix has a condition below 1/(2δ) ≤ 4·10⁵.
+const F64_SLACK: f64 = 1e-9;
+
+/// The packed upper triangle of a full matrix.
+///
+/// # Errors
+/// The matrix is not square of this dimension, or not symmetric.
+pub fn pack_symmetric(matrix: &[f64], dimension: usize) -> Result<Vec<f64>, Fault> {
+    if matrix.len() != dimension * dimension {
+        return Err(Fault::WrongDimension);
+    }
+    let mut packed = Vec::with_capacity(packed_len(dimension));
+    for i in 0..dimension {
+        for j in i..dimension {
+            let (upper, lower) = (matrix[i * dimension + j], matrix[j * dimension + i]);
+            // A NaN is a fault of its own, found later.
+            if upper != lower && !(upper.is_nan() && lower.is_nan()) {
+                return Err(Fault::Asymmetric);
+            }
+            packed.push(upper);
+        }
+    }
+    Ok(packed)
+}
+
+/// The diagonal of a packed triangle.
+fn diagonal(packed: &[f64], dimension: usize) -> impl Iterator<Item = f64> {
+    (0..dimension).scan(0, move |at, i| {
+        let value = packed[*at];
+        *at += dimension - i;
+        Some(value)
+    })
+}
+
+fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+fn frobenius_norm(packed: &[f64], dimension: usize) -> f64 {
+    let squares: f64 = packed.iter().map(|value| value * value).sum();
+    let on_diagonal: f64 = diagonal(packed, dimension).map(|value| value * value).sum();
+    (2.0 * squares - on_diagonal).sqrt()
+}
+
+/// R, upper triangular and packed, with A + shift·I = RᵀR; none if that matrix is not positive definite.
+fn cholesky(packed: &[f64], dimension: usize, shift: f64) -> Option<Vec<f64>> {
+    let mut rows = packed.to_vec();
+    let mut rest = rows.as_mut_slice();
+    for k in 0..dimension {
+        let (row, mut below) = rest.split_at_mut(dimension - k);
+        let pivot = row[0] + shift;
+        if !(pivot > 0.0) {
+            return None;
+        }
+        let root = pivot.sqrt();
+        row[0] = root;
+        row[1..].iter_mut().for_each(|entry| *entry /= root);
+        for j in 1..row.len() {
+            let (target, next) = below.split_at_mut(row.len() - j);
+            for (entry, r) in target.iter_mut().zip(&row[j..]) {
+                *entry -= row[j] * r;
+            }
+            below = next;
+        }
+        rest = &mut rest[dimension - k..];
+    }
+    Some(rows)
+}
+
+/// xᵀ(RᵀR)⁻¹x = ‖R⁻ᵀx‖², by forward substitution.
+fn inverse_form(factor: &[f64], x: &[f64]) -> f64 {
+    let mut y = x.to_vec();
+    let mut rest = factor;
+    for k in 0..y.len() {
+        let (row, below) = rest.split_at(y.len() - k);
+        y[k] /= row[0];
+        for j in 1..row.len() {
+            y[k + j] -= row[j] * y[k];
+        }
+        rest = below;
+    }
+    y.iter().map(|y| y * y).sum()
+}

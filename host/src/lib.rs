@@ -1,0 +1,7 @@
+//! The controller side of a Byzantine-robust federated linear bandit.
+//!
+//! Devices run [`fedbandit_core::Agent`] and send one summary (U, u) per episode. [`admission`] decides which
+//! summaries may count at all.
+#![deny(missing_docs)]
+
+pub mod admission;
