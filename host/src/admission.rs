@@ -107,7 +107,7 @@ impl Admission {
             return Err(Fault::NonFinite);
         }
         let most = self.episode_len * (1.0 + self.tolerance);
-        if self.private && (frobenius_norm(gram, self.dimension) > most || norm(feature_sum) > most) {
+        if self.private && !(frobenius_norm(gram, self.dimension) <= most && norm(feature_sum) <= most) {
             return Err(Fault::Norm);
         }
         match self.level {
@@ -118,8 +118,9 @@ impl Admission {
 
     fn check_strictly(&self, gram: &[f64], feature_sum: &[f64], most: f64) -> Result<(), Fault> {
         let delta = self.tolerance;
-        let trace: f64 = diagonal(gram, self.dimension).sum();
-        if trace > most {
+        let trace: f64 =
+            gram.iter().zip(on_diagonal(self.dimension)).filter(|(_, on)| *on).map(|(value, _)| value).sum();
+        if !(trace <= most) {
             return Err(Fault::Norm);
         }
         if cholesky(gram, self.dimension, delta * self.episode_len).is_none() {
@@ -161,13 +162,9 @@ pub fn pack_symmetric(matrix: &[f64], dimension: usize) -> Result<Vec<f64>, Faul
     Ok(packed)
 }
 
-/// The diagonal of a packed triangle.
-fn diagonal(packed: &[f64], dimension: usize) -> impl Iterator<Item = f64> {
-    (0..dimension).scan(0, move |at, i| {
-        let value = packed[*at];
-        *at += dimension - i;
-        Some(value)
-    })
+/// Which values of a packed triangle stand on the diagonal.
+fn on_diagonal(dimension: usize) -> impl Iterator<Item = bool> {
+    (0..dimension).flat_map(move |i| (i..dimension).map(move |j| i == j))
 }
 
 fn norm(values: &[f64]) -> f64 {
@@ -175,9 +172,9 @@ fn norm(values: &[f64]) -> f64 {
 }
 
 fn frobenius_norm(packed: &[f64], dimension: usize) -> f64 {
-    let squares: f64 = packed.iter().map(|value| value * value).sum();
-    let on_diagonal: f64 = diagonal(packed, dimension).map(|value| value * value).sum();
-    (2.0 * squares - on_diagonal).sqrt()
+    let squares =
+        packed.iter().zip(on_diagonal(dimension)).map(|(value, on)| value * value * if on { 1.0 } else { 2.0 });
+    squares.sum::<f64>().sqrt()
 }
 
 /// R, upper triangular and packed, with A + shift·I = RᵀR; none if that matrix is not positive definite.
