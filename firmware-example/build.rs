@@ -12,8 +12,11 @@ const BOARDS: [(&str, &str, &str); 5] = [
 ];
 
 fn main() {
-    let chosen: Vec<_> = BOARDS.iter().filter(|(name, ..)| env::var_os(format!("CARGO_FEATURE_{name}")).is_some()).collect();
-    let [(_, flash, ram)] = chosen[..] else { panic!("enable exactly one board feature, for example --features mps2-an386") };
+    let chosen: Vec<_> =
+        BOARDS.iter().filter(|(name, ..)| env::var_os(format!("CARGO_FEATURE_{name}")).is_some()).collect();
+    let [(_, flash, ram)] = chosen[..] else {
+        panic!("enable exactly one board feature, for example --features mps2-an386")
+    };
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
     fs::write(out.join("memory.x"), format!("MEMORY {{ FLASH : {flash}\n RAM : {ram} }}\n")).unwrap();
     println!("cargo:rustc-link-search={}", out.display());

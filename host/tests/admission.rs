@@ -40,7 +40,7 @@ fn step<const D: usize>(plan: &str, arms: &[Action<D>; 3], t: u32, steps: u32, r
         "falling" => direction(rng) * 0.5_f32.powi((t * 20 / steps) as i32),
         "rising" => direction(rng) * 0.5_f32.powi(20 - (t * 20 / steps) as i32),
         "mixed" => direction::<D>(rng).map(|x| x * 10.0_f32.powi(-(uniform(rng) * 30.0) as i32)),
-        _ => arms[(t % 7 == 0) as usize],
+        _ => arms[usize::from(t.is_multiple_of(7))],
     }
 }
 

@@ -2,17 +2,10 @@
 
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use nalgebra::{DMatrix, DVector};
-use proptest::prelude::ProptestConfig;
-use proptest::test_runner::RngSeed;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 pub(crate) const PRIOR: Prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Unbounded };
-
-/// Properties with a fixed seed: a run tells about the code, not about its luck.
-pub(crate) fn cases(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
-}
 
 pub(crate) struct Random(Pcg64);
 

@@ -1,7 +1,7 @@
 //! Every public function of `fedbandit-core` on opaque inputs, for dimension `$D`.
 //!
 //! The panic handler calls a function that does not exist: if any panic can be reached, the program does not link. That it
-//! links is the proof; it is never run. Its size over `empty` is the agent's code.
+//! links is the proof; it is never run. The feature `planted-panic` adds one, to see the check fail.
 #![no_std]
 #![no_main]
 
@@ -9,7 +9,9 @@ use core::hint::black_box;
 use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
-use fedbandit_core::{Action, Agent, Model, Prior, Rewards, Values, fingerprint, norm_squared_limit, packed_len, project, rounding};
+use fedbandit_core::{
+    Action, Agent, Model, Prior, Rewards, Values, fingerprint, norm_squared_limit, packed_len, project, rounding,
+};
 use rand_pcg::Pcg32;
 
 const D: usize = match usize::from_str_radix(env!("D"), 10) {
@@ -33,7 +35,9 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 fn main() -> ! {
     let mut rng: Pcg32 = black_box(Pcg32::new(1, 2));
     let mut saved = [0_u8; Agent::<D>::SAVED_LEN];
-    if let Ok(mut agent) = Agent::<D>::new(black_box(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded })) {
+    if let Ok(mut agent) =
+        Agent::<D>::new(black_box(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded }))
+    {
         loop {
             let model: &Model<'_> = black_box(&Model {
                 episode: 1,
@@ -63,9 +67,11 @@ fn main() -> ! {
             if let Ok(restored) = Agent::restore(black_box(&saved)) {
                 agent = restored;
             }
-            if cfg!(feature = "test-aids") {
-                _ = black_box(fingerprint::<D>(&mut rng, black_box(9)));
-                _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3)), rounding::sums(black_box(3), D)));
+            _ = black_box(fingerprint::<D>(&mut rng, black_box(9)));
+            _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3))));
+            _ = black_box((rounding::sums(black_box(3), D), rounding::score(black_box(3), 1.0, 1.0, 1.0)));
+            if cfg!(feature = "planted-panic") {
+                _ = black_box(decision_set[black_box(1)]);
             }
         }
     }

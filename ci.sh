@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# The project's checks, the same on a laptop and in CI. `./ci.sh` runs all of them, `./ci.sh lint test` some,
+# `./ci.sh budget --write` puts new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
+set -u
+cd "$(dirname "$0")" || exit 1
+
+STEPS=(fmt lint test docs nostd qemu budget miri)
+TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
+export RUSTFLAGS="${RUSTFLAGS:--D warnings}" CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
+
+usage() {
+  echo "usage: ./ci.sh [STEP ...]"
+  echo
+  echo "  setup   install what the other steps need (they do so themselves)"
+  echo "  fmt     formatting"
+  echo "  lint    clippy, warnings denied, on the workspace and the firmware"
+  echo "  test    unit, property and documentation tests of core and host, in debug and release"
+  echo "  docs    rustdoc, warnings denied"
+  echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
+  echo "  qemu    the firmware on every board under QEMU"
+  echo "  budget  RAM, flash and instructions against their limits and core/budget.csv; --write replaces the record"
+  echo "  miri    core under Miri, where a nightly toolchain has it"
+}
+
+say() { printf '\n==> %s\n' "$*"; }
+
+# A step that cannot run here sets this and returns 77.
+skipped=
+skip() { skipped=$1; return 77; }
+
+# --- set-up ---------------------------------------------------------------------------------------------------------
+
+apt_install() { # a command that must exist, the packages that bring it
+  command -v "$1" >/dev/null && return
+  local command=$1
+  shift
+  local root=()
+  if [ "$(id -u)" != 0 ]; then
+    if ! sudo -n true 2>/dev/null; then
+      echo "missing: $command. Install it with: sudo apt-get install $*"
+      return 1
+    fi
+    root=(sudo -n)
+  fi
+  say "installing $*"
+  "${root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  command -v "$command" >/dev/null || { echo "missing: $command. It did not come with $*"; return 1; }
+}
+
+setup_host() {
+  command -v cargo >/dev/null || { echo "missing: Rust 1.89 or later, with cargo on the PATH"; return 1; }
+  apt_install cc gcc || return
+  if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+    rustup component add rustfmt clippy
+  fi
+}
+
+# The thumb targets: from rustup, or else Debian's compiler as a toolchain of its own.
+setup_embedded() {
+  setup_host || return
+  local missing=() target fallback=fedbandit-embedded
+  for target in "${TARGETS[@]}"; do
+    [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || missing+=("$target")
+  done
+  [ ${#missing[@]} = 0 ] && return
+  [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] && return
+  if ! rustup toolchain list 2>/dev/null | grep -q "^$fallback"; then
+    say "adding ${missing[*]}"
+    rustup target add "${missing[@]}" && return
+    say "rustup cannot: building core with Debian's compiler instead"
+    apt_install /usr/bin/rustc rustc-web cargo-web rust-web-src lld || return
+  fi
+  firmware-example/debian-toolchain.sh $fallback "${TARGETS[@]}" && export FEDBANDIT_EMBEDDED_TOOLCHAIN=$fallback
+}
+
+setup_qemu() { setup_embedded && apt_install qemu-system-arm qemu-system-arm; }
+
+embedded_cargo() {
+  if [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ]; then RUSTUP_TOOLCHAIN=$FEDBANDIT_EMBEDDED_TOOLCHAIN cargo "$@"; else cargo "$@"; fi
+}
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+step_setup() { setup_qemu; }
+
+step_fmt() { setup_host && cargo fmt --all --check && (cd firmware-example && cargo fmt --check); }
+
+step_lint() {
+  setup_embedded || return
+  cargo clippy --locked --all-targets --all-features || return
+  cargo clippy --locked -p fedbandit-core || return
+  # Debian's compiler comes without clippy.
+  local check=clippy
+  [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] && check=check
+  (cd firmware-example && embedded_cargo $check --locked --release --target thumbv7em-none-eabihf --features mps2-an386)
+}
+
+step_test() {
+  setup_host || return
+  cargo test --locked -p fedbandit-core -p fedbandit --all-features || return
+  cargo test --locked -p fedbandit-core -p fedbandit --release
+}
+
+step_docs() { setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features; }
+
+step_nostd() {
+  setup_embedded || return
+  local target
+  for target in "${TARGETS[@]}"; do
+    embedded_cargo build --locked -q -p fedbandit-core --target "$target" || return
+    embedded_cargo build --locked -q -p fedbandit-core --target "$target" --features defmt,serde || return
+  done
+  cargo test --locked --release -p fedbandit-tests --test panic_free
+}
+
+step_qemu() { setup_qemu && cargo test --locked --release -p fedbandit-tests --test qemu; }
+
+step_budget() { setup_qemu && cargo run --locked --release -q -p fedbandit-tests -- budget "$@"; }
+
+step_miri() {
+  setup_host || return
+  if ! cargo +nightly miri --version >/dev/null 2>&1; then
+    say "adding a nightly toolchain with Miri"
+    rustup toolchain install nightly --profile minimal --component miri,rust-src >/dev/null 2>&1 ||
+      { skip "no nightly toolchain with Miri can be had here"; return; }
+  fi
+  RUSTFLAGS="" MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test --locked -p fedbandit-core --lib --test lifecycle
+}
+
+# --- run ------------------------------------------------------------------------------------------------------------
+
+options=()
+wanted=()
+for argument in "$@"; do
+  case $argument in
+    -h | --help) usage; exit ;;
+    --write) options+=("$argument") ;;
+    all) wanted+=("${STEPS[@]}") ;;
+    *)
+      declare -F "step_$argument" >/dev/null || { echo "no such step: $argument"; usage; exit 2; }
+      wanted+=("$argument")
+      ;;
+  esac
+done
+[ ${#wanted[@]} = 0 ] && wanted=("${STEPS[@]}")
+
+passed=0 failed=0 left_out=0 report=
+for step in "${wanted[@]}"; do
+  say "$step"
+  start=$SECONDS
+  if [ "$step" = budget ]; then step_budget "${options[@]}"; else "step_$step"; fi
+  case $? in
+    0) passed=$((passed + 1)) result=passed ;;
+    77) left_out=$((left_out + 1)) result="skipped: $skipped" ;;
+    *) failed=$((failed + 1)) result=FAILED ;;
+  esac
+  report+=$(printf '%-8s %5d s  %s' "$step" $((SECONDS - start)) "$result")$'\n'
+done
+printf '\n%s\n' "$report"
+echo "ci: $passed passed, $failed failed, $left_out skipped"
+[ "$failed" = 0 ]

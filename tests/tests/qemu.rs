@@ -1,0 +1,50 @@
+//! The agent on every board, under QEMU.
+
+use std::time::Duration;
+
+use fedbandit_core::fingerprint;
+use fedbandit_tests::firmware::{self, BOARDS, Board, Program, Run};
+use rand_pcg::Pcg32;
+use rand_pcg::rand_core::SeedableRng;
+
+#[path = "../../core/examples/one_episode.rs"]
+mod example;
+
+fn run(bin: &str, board: Board, profile: &str) -> Run {
+    let program = Program { bin, board, profile, features: &[], dimension: None };
+    let elf = program.build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"));
+    firmware::run(board, &elf, &[], Duration::from_secs(120)).unwrap()
+}
+
+#[test]
+fn the_example_says_on_a_board_what_it_says_here() {
+    let expected = example::one_episode().unwrap().to_string();
+    for board in BOARDS {
+        let run = run("one_episode", board, "release");
+        assert_eq!((run.lines, run.code), (vec![expected.clone()], Some(0)), "{board:?}");
+    }
+}
+
+/// 10,000 steps on each board, in code for speed and for size, give this computer's bits.
+#[test]
+fn every_board_computes_the_same_bits() {
+    let here = |dimension| {
+        let rng = &mut Pcg32::seed_from_u64(2022);
+        let fingerprint = match dimension {
+            4 => fingerprint::<4>(rng, 10_000),
+            8 => fingerprint::<8>(rng, 10_000),
+            16 => fingerprint::<16>(rng, 10_000),
+            _ => fingerprint::<32>(rng, 10_000),
+        };
+        format!("{dimension} {}", fingerprint.unwrap())
+    };
+    for board in BOARDS {
+        for profile in ["release", "opt-s"] {
+            let run = run("fingerprint", board, profile);
+            let dimensions: &[_] = if board.machine == "microbit" { &[4, 8, 16] } else { &[4, 8, 16, 32] };
+            let mut expected: Vec<String> = dimensions.iter().map(|dimension| here(*dimension)).collect();
+            expected.push("done".to_owned());
+            assert_eq!((run.lines, run.code), (expected, Some(0)), "{board:?}, {profile}");
+        }
+    }
+}
