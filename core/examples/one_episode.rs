@@ -12,7 +12,7 @@ const SETTINGS: [[f32; 3]; 4] = [[0.2, 0.1, 0.0], [0.5, 0.4, 0.2], [0.6, 0.2, 0.
 const TASTE: [f32; 3] = [0.8, 0.1, -0.6];
 
 /// What happened in the episode.
-pub struct Outcome {
+pub(crate) struct Outcome {
     chosen: [u32; SETTINGS.len()],
     episode: u32,
     steps: u32,
@@ -20,7 +20,7 @@ pub struct Outcome {
 }
 
 /// Receives a model, lives through an episode of 32 steps, and reports.
-pub fn one_episode() -> Result<Outcome, &'static str> {
+pub(crate) fn one_episode() -> Result<Outcome, &'static str> {
     let mut agent = Agent::<3>::new(&Prior { lambda: 1.0, beta: 1.0, episode_len: 32, rewards: Rewards::Clipped })
         .map_err(|_| REFUSED)?;
 

@@ -174,8 +174,9 @@ fn a_vector_that_is_no_action_is_named() {
             assert_eq!(agent.select_random_ties(&decision_set, &mut Pcg32::seed_from_u64(1)), expected);
         }
     }
-    assert_eq!(agent.select([Action::zeros(); 0]), Err(SelectError::EmptyDecisionSet));
-    assert_eq!(agent.select_one_by_one([Action::zeros(); 0]), Err(SelectError::EmptyDecisionSet));
+    let nothing: [Action<4>; 0] = [];
+    assert_eq!(agent.select(&nothing), Err(SelectError::EmptyDecisionSet));
+    assert_eq!(agent.select_one_by_one(&nothing), Err(SelectError::EmptyDecisionSet));
 }
 
 /// Whatever was scaled to length one in f32 passes; what is projected passes, even the largest floats.

@@ -8,6 +8,7 @@ use rand_pcg::Pcg32;
 use rand_pcg::rand_core::SeedableRng;
 
 #[path = "../../core/examples/one_episode.rs"]
+#[expect(dead_code, reason = "its main is not called here")]
 mod example;
 
 fn run(bin: &str, board: Board, profile: &str) -> Run {
