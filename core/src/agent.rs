@@ -6,7 +6,7 @@ use rand_core::Rng;
 
 use crate::action::{Action, check, entries, norm_squared_limit, refuse};
 use crate::error::{ModelError, RecordError, SelectError};
-use crate::factor::{InverseFactor, in_range};
+use crate::factor::{factorise, in_range};
 use crate::kernel::{self, LANES, Lanes};
 use crate::model::{Model, Prior, Rewards, check_episode_len, packed_len};
 use crate::summary::EpisodeSummary;
@@ -101,7 +101,7 @@ impl<const D: usize> Agent<D> {
     }
 
     /// Takes the controller's model into use and factorises its Λ (line 4): D³/3 multiply-adds and
-    /// 4·(D² + D) bytes of stack.
+    /// 4·(D² + 2D) bytes of stack.
     ///
     /// A model of a later episode than the agent's moves the agent there, so a device that was away catches up. The same model
     /// may arrive twice.
@@ -128,15 +128,16 @@ impl<const D: usize> Agent<D> {
         for (entry, value) in new_theta.iter_mut().zip(theta.iter()) {
             *entry = in_range(value)?;
         }
-        let factor = InverseFactor::new(design.iter())?;
+        let (mut square, mut diagonal) = ([[0.0; D]; D], [0.0; D]);
+        factorise(design.iter(), &mut square, &mut diagonal)?;
 
         self.theta = new_theta;
-        for (i, (own, row)) in self.square.iter_mut().zip(&factor.square).enumerate() {
+        for (i, (own, row)) in self.square.iter_mut().zip(&square).enumerate() {
             for (own, entry) in own.iter_mut().zip(row).take(i) {
                 *own = *entry;
             }
         }
-        self.diagonal = factor.diagonal;
+        self.diagonal = diagonal;
         self.beta = beta;
         self.episode = model.episode;
         self.episode_len = model.episode_len;

@@ -12,59 +12,55 @@ const FACTOR_LIMIT: f32 = 1.0995116e12; // 2⁴⁰
 /// The smallest pivot, 2⁻⁶⁰: its inverse root stays far below [`FACTOR_LIMIT`].
 const PIVOT_FLOOR: f32 = 8.673_617e-19;
 
-/// W: its diagonal, and its rows left of the diagonal in a square whose other entries mean nothing.
-pub(crate) struct InverseFactor<const D: usize> {
-    pub(crate) square: [[f32; D]; D],
-    pub(crate) diagonal: [f32; D],
-}
-
-impl<const D: usize> InverseFactor<D> {
-    /// Factorises Λ, given as its packed upper triangle, and inverts the factor in one sweep of D³/3 multiply-adds.
-    ///
-    /// With Λ = M⁻¹·diag(p)·M⁻ᵀ, M unit lower triangular, W = diag(p)^{−1/2}·M. Step k finds row k as [ M's row | pivot p_k | rest of
-    /// the Schur complement's row ], subtracts a_ki/p_k of it from each row i below, on both sides of the diagonal, and
-    /// scales M's part by 1/√p_k. No root enters the elimination, which keeps its error small.
-    ///
-    /// A pivot must stand above 2⁻²³ of its entry of Λ: below that it is rounding, not data.
-    pub(crate) fn new(mut design: impl Iterator<Item = f32>) -> Result<Self, ModelError> {
-        let mut square = [[0.0; D]; D];
-        let mut diagonal = [0.0; D];
-        for (i, (row, a_ii)) in square.iter_mut().zip(&mut diagonal).enumerate() {
-            for (cell, value) in row.iter_mut().skip(i).zip(&mut design) {
-                *cell = in_range(value)?;
-            }
-            *a_ii = row.get(i).copied().unwrap_or_default();
+/// Factorises Λ, given as its packed upper triangle, and inverts the factor in one sweep of D³/3 multiply-adds.
+///
+/// Leaves W's diagonal in `diagonal` and its rows left of the diagonal of `square`, whose other entries mean nothing. Both are
+/// the caller's scratch: a model that is refused must leave the last good factor untouched, and one copy is enough.
+///
+/// With Λ = M⁻¹·diag(p)·M⁻ᵀ, M unit lower triangular, W = diag(p)^{−1/2}·M. Step k finds row k as [ M's row | pivot p_k | rest of
+/// the Schur complement's row ], subtracts a_ki/p_k of it from each row i below, on both sides of the diagonal, and
+/// scales M's part by 1/√p_k. No root enters the elimination, which keeps its error small.
+///
+/// A pivot must stand above 2⁻²³ of its entry of Λ: below that it is rounding, not data.
+pub(crate) fn factorise<const D: usize>(
+    mut design: impl Iterator<Item = f32>,
+    square: &mut [[f32; D]; D],
+    diagonal: &mut [f32; D],
+) -> Result<(), ModelError> {
+    for (i, (row, a_ii)) in square.iter_mut().zip(diagonal.iter_mut()).enumerate() {
+        for (cell, value) in row.iter_mut().skip(i).zip(&mut design) {
+            *cell = in_range(value)?;
         }
-        let mut remaining = square.as_mut_slice();
-        for (k, diagonal) in diagonal.iter_mut().enumerate() {
-            let rows = remaining;
-            let indefinite = ModelError::NotPositiveDefinite { row: k };
-            let Some((row_k, below)) = rows.split_first_mut() else { return Err(indefinite) };
-            let Some((left, [pivot, right @ ..])) = row_k.split_at_mut_checked(k) else { return Err(indefinite) };
-            if !(*pivot > *diagonal * f32::EPSILON && *pivot > PIVOT_FLOOR) {
+        *a_ii = row.get(i).copied().unwrap_or_default();
+    }
+    let mut remaining = square.as_mut_slice();
+    for (k, diagonal) in diagonal.iter_mut().enumerate() {
+        let rows = remaining;
+        let indefinite = ModelError::NotPositiveDefinite { row: k };
+        let Some((row_k, below)) = rows.split_first_mut() else { return Err(indefinite) };
+        let Some((left, [pivot, right @ ..])) = row_k.split_at_mut_checked(k) else { return Err(indefinite) };
+        if !(*pivot > *diagonal * f32::EPSILON && *pivot > PIVOT_FLOOR) {
+            return Err(indefinite);
+        }
+        for (j, row) in below.iter_mut().enumerate() {
+            let (Some((m_row, [m_k, rest @ ..])), Some(right)) = (row.split_at_mut_checked(k), right.get(j..)) else {
+                return Err(indefinite);
+            };
+            let scale = -right.first().copied().unwrap_or_default() / *pivot;
+            add_scaled(m_row, scale, left);
+            *m_k = scale;
+            add_scaled(rest.get_mut(j..).unwrap_or_default(), scale, right);
+        }
+        *diagonal = 1.0 / libm::sqrtf(*pivot);
+        for entry in left {
+            *entry *= *diagonal;
+            if !(entry.abs() < FACTOR_LIMIT) {
                 return Err(indefinite);
             }
-            for (j, row) in below.iter_mut().enumerate() {
-                let (Some((m_row, [m_k, rest @ ..])), Some(right)) = (row.split_at_mut_checked(k), right.get(j..))
-                else {
-                    return Err(indefinite);
-                };
-                let scale = -right.first().copied().unwrap_or_default() / *pivot;
-                add_scaled(m_row, scale, left);
-                *m_k = scale;
-                add_scaled(rest.get_mut(j..).unwrap_or_default(), scale, right);
-            }
-            *diagonal = 1.0 / libm::sqrtf(*pivot);
-            for entry in left {
-                *entry *= *diagonal;
-                if !(entry.abs() < FACTOR_LIMIT) {
-                    return Err(indefinite);
-                }
-            }
-            remaining = below;
         }
-        Ok(Self { square, diagonal })
+        remaining = below;
     }
+    Ok(())
 }
 
 /// The value, if it is finite and within ±[`VALUE_LIMIT`].

@@ -16,8 +16,12 @@ mod fingerprint;
 mod kernel;
 mod model;
 pub mod rounding;
+#[cfg(feature = "wire")]
+pub mod session;
 mod state;
 mod summary;
+#[cfg(feature = "wire")]
+pub mod wire;
 
 pub use action::{Action, norm_squared_limit, project};
 pub use agent::{Agent, Choice};

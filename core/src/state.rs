@@ -124,7 +124,7 @@ impl<const D: usize> Agent<D> {
 }
 
 /// CRC-32 of IEEE 802.3, bit by bit: small, and saving is rare.
-fn crc32(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
     })

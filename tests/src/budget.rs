@@ -22,6 +22,9 @@ pub struct Budget {
 /// The dimensions of the table.
 const DIMENSIONS: [usize; 3] = [8, 16, 32];
 
+/// The stack of each call; the table shows the worst.
+const STACKS: [&str; 3] = ["stack_begin", "stack_select", "stack_record"];
+
 /// The most that a quantity may be on a Cortex-M4F, for dimensions 8, 16 and 32.
 const LIMITS: [(&str, [u64; 3]); 4] = [
     // 1.2 times two packed triangles and two vectors of f32.
@@ -49,11 +52,7 @@ impl Budget {
     fn count_instructions(&mut self, board: Board) -> Result<(), String> {
         let elf = program("budget", board, "release", None).build()?;
         let run = firmware::run(board, &elf, &["-icount", "shift=0"], Duration::from_secs(120))?;
-        let Some((done, lines)) = run.lines.split_last() else { return Err(format!("{board:?} printed nothing")) };
-        if done != "done" || run.code != Some(0) {
-            return Err(format!("{board:?} ended with {:?}: {done}", run.code));
-        }
-        for line in lines {
+        for line in run.proven("done").map_err(|error| format!("{board:?}: {error}"))? {
             let fields: Vec<_> = line.split(' ').collect();
             let [dimension, quantity, value] = fields[..] else { return Err(format!("not a measurement: {line}")) };
             self.insert(board, dimension.parse().map_err(|_| line)?, quantity, value.parse().map_err(|_| line)?);
@@ -135,15 +134,19 @@ impl Budget {
     /// The table of `core/README.md`.
     pub fn to_table(&self) -> String {
         let mut table = String::from(
-            "| D | core | state RAM | `select`, per arm | `record` | `begin` | agent code |\n|---|---|---|---|---|---|---|\n",
+            "| D | core | state RAM | worst stack | `select`, per arm | `record` | `begin` | agent code |\n\
+             |---|---|---|---|---|---|---|---|\n",
         );
         for dimension in DIMENSIONS {
             for core in ["M4F", "M33", "M3", "M0"] {
-                let cell = |quantity| self.get(core, dimension, quantity).map_or("–".to_owned(), thousands);
+                let show = |value: Option<u64>| value.map_or("–".to_owned(), thousands);
+                let cell = |quantity| show(self.get(core, dimension, quantity));
+                let stack = STACKS.iter().filter_map(|quantity| self.get(core, dimension, quantity)).max();
                 _ = writeln!(
                     table,
-                    "| {dimension} | {core} | {} B | {} | {} | {} | {} B |",
+                    "| {dimension} | {core} | {} B | {} B | {} | {} | {} | {} B |",
                     cell("state_bytes"),
+                    show(stack),
                     cell("select_per_arm"),
                     cell("record"),
                     cell("begin"),
@@ -153,7 +156,7 @@ impl Budget {
         }
         let _ = writeln!(
             table,
-            "\nInstructions of code built for speed (opt-level 3), flash of code built for size (opt-level s); {}.",
+            "\nInstructions and stack of code built for speed (opt-level 3), flash of code built for size (opt-level s); {}.",
             self.compiler
         );
         table

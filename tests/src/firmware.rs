@@ -5,10 +5,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, fs, mem, thread};
 
 use object::{Object, ObjectSection, SectionFlags, elf};
 
@@ -97,12 +97,38 @@ pub struct Run {
     pub code: Option<i32>,
 }
 
-/// Runs an ELF file on a board until it exits or the time is over.
+impl Run {
+    /// The lines before the last, if the program proves that it came to its end: it exited with success, and its last line is
+    /// this one.
+    ///
+    /// # Errors
+    /// How it ended instead, with all that it printed.
+    pub fn proven(&self, last_line: &str) -> Result<&[String], String> {
+        match self.lines.split_last() {
+            Some((last, before)) if last == last_line && self.code == Some(0) => Ok(before),
+            _ => Err(format!(
+                "no success, which is exit code 0 after the line {last_line:?}: {:?} after\n{}",
+                self.code,
+                self.lines.join("\n")
+            )),
+        }
+    }
+}
+
+/// A program that runs under QEMU. Dropped, it is ended.
+#[derive(Debug)]
+pub struct Running {
+    qemu: Child,
+    output: Receiver<String>,
+    lines: Vec<String>,
+}
+
+/// Starts an ELF file on a board.
 ///
 /// # Errors
 /// QEMU does not start.
-pub fn run(board: Board, elf: &Path, arguments: &[&str], timeout: Duration) -> Result<Run, String> {
-    let mut child = Command::new("qemu-system-arm")
+pub fn start(board: Board, elf: &Path, arguments: &[&str]) -> Result<Running, String> {
+    let mut qemu = Command::new("qemu-system-arm")
         .args(["-M", board.machine, "-nographic", "-monitor", "none", "-serial", "none"])
         .args(["-semihosting-config", "enable=on,target=native", "-kernel"])
         .arg(elf)
@@ -111,26 +137,82 @@ pub fn run(board: Board, elf: &Path, arguments: &[&str], timeout: Duration) -> R
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| format!("qemu-system-arm does not start ({error}): install it with ./ci.sh setup"))?;
-    let output = child.stdout.take().ok_or("no output")?;
-    let (sender, receiver) = mpsc::channel();
-    let reader = thread::spawn(move || {
-        BufReader::new(output).lines().map_while(Result::ok).for_each(|line| _ = sender.send(line));
+    let stdout = qemu.stdout.take().ok_or("no output")?;
+    let (sender, output) = mpsc::channel();
+    thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| _ = sender.send(line));
     });
-    let deadline = Instant::now() + timeout;
-    let mut lines = Vec::new();
-    let ended = loop {
-        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => lines.push(line),
-            Err(RecvTimeoutError::Disconnected) => break true,
-            Err(RecvTimeoutError::Timeout) => break false,
-        }
-    };
-    if !ended {
-        _ = child.kill();
+    Ok(Running { qemu, output, lines: Vec::new() })
+}
+
+impl Running {
+    /// Takes in lines until this one comes. No if the program ends or the time is over before.
+    pub fn wait_for_line(&mut self, line: &str, timeout: Duration) -> bool {
+        self.read_lines(timeout, |read| read == line) == Reading::Found
     }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    _ = reader.join();
-    Ok(Run { lines, code: status.code() })
+
+    /// Ends QEMU, whatever the program does.
+    ///
+    /// # Errors
+    /// The system's, if it cannot.
+    pub fn kill(&mut self) -> Result<(), String> {
+        self.qemu.kill().map_err(|error| error.to_string())
+    }
+
+    /// Waits until the program exits, and ends it when the time is over.
+    ///
+    /// # Errors
+    /// The system's, if it lost the process.
+    pub fn wait(mut self, timeout: Duration) -> Result<Run, String> {
+        if self.read_lines(timeout, |_| false) == Reading::TimeOver {
+            self.kill()?;
+            // What was printed up to then still counts.
+            self.lines.extend(self.output.iter());
+        }
+        let status = self.qemu.wait().map_err(|error| error.to_string())?;
+        Ok(Run { lines: mem::take(&mut self.lines), code: status.code() })
+    }
+
+    fn read_lines(&mut self, timeout: Duration, found: impl Fn(&str) -> bool) -> Reading {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let found = found(&line);
+                    self.lines.push(line);
+                    if found {
+                        return Reading::Found;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Reading::Ended,
+                Err(RecvTimeoutError::Timeout) => return Reading::TimeOver,
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Neither does harm to a process that was waited for.
+        _ = self.qemu.kill();
+        _ = self.qemu.wait();
+    }
+}
+
+/// Why no more lines are read.
+#[derive(PartialEq, Eq)]
+enum Reading {
+    Found,
+    Ended,
+    TimeOver,
+}
+
+/// Runs an ELF file on a board until it exits or the time is over.
+///
+/// # Errors
+/// QEMU does not start.
+pub fn run(board: Board, elf: &Path, arguments: &[&str], timeout: Duration) -> Result<Run, String> {
+    start(board, elf, arguments)?.wait(timeout)
 }
 
 /// The bytes that a program takes in flash: sections that are loaded, initial values of variables included.

@@ -11,18 +11,26 @@ use rand_pcg::rand_core::SeedableRng;
 #[expect(dead_code, reason = "its main is not called here")]
 mod example;
 
+#[path = "../../core/tests/on_target.rs"]
+mod on_target;
+
 fn run(bin: &str, board: Board, profile: &str) -> Run {
     let program = Program { bin, board, profile, features: &[], dimension: None };
     let elf = program.build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"));
     firmware::run(board, &elf, &[], Duration::from_secs(120)).unwrap()
 }
 
+/// The program came to its end, and printed these lines and no others before the last.
+fn assert_proven(run: &Run, before: &[String], last: &str, what: &str) {
+    let lines = run.proven(last).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(lines, before, "{what}");
+}
+
 #[test]
 fn the_example_says_on_a_board_what_it_says_here() {
     let expected = example::one_episode().unwrap().to_string();
     for board in BOARDS {
-        let run = run("one_episode", board, "release");
-        assert_eq!((run.lines, run.code), (vec![expected.clone()], Some(0)), "{board:?}");
+        assert_proven(&run("one_episode", board, "release"), &[], &expected, &format!("{board:?}"));
     }
 }
 
@@ -43,9 +51,18 @@ fn every_board_computes_the_same_bits() {
         for profile in ["release", "opt-s"] {
             let run = run("fingerprint", board, profile);
             let dimensions: &[_] = if board.machine == "microbit" { &[4, 8, 16] } else { &[4, 8, 16, 32] };
-            let mut expected: Vec<String> = dimensions.iter().map(|dimension| here(*dimension)).collect();
-            expected.push("done".to_owned());
-            assert_eq!((run.lines, run.code), (expected, Some(0)), "{board:?}, {profile}");
+            let expected: Vec<String> = dimensions.iter().map(|dimension| here(*dimension)).collect();
+            assert_proven(&run, &expected, "done", &format!("{board:?}, {profile}"));
         }
+    }
+}
+
+/// What the agent promises holds on each board too: each test ran there, once, and passed.
+#[test]
+fn every_on_target_test_passes_on_every_board() {
+    let expected = on_target::TESTS.map(|(name, _)| format!("ok {name}"));
+    for board in BOARDS {
+        let last = format!("{} passed", expected.len());
+        assert_proven(&run("on_target", board, "release"), &expected, &last, &format!("{board:?}"));
     }
 }

@@ -1,8 +1,11 @@
 //! Instructions per call of the agent, for a run under QEMU with `-icount shift=0`: one instruction is then one nanosecond.
+//! Then the stack of each call, in bytes.
 //!
 //! Prints lines `dimension quantity value`, and `done` at the end.
 #![no_std]
 #![no_main]
+
+mod stack;
 
 use core::hint::black_box;
 use core::panic::PanicInfo;
@@ -55,27 +58,37 @@ fn measure<const D: usize, const PACKED: usize>(ticks_per_million: u32) {
     let decision_set: [Action<D>; ARMS as usize] =
         core::array::from_fn(|_| project(&Action::from_fn(|_, _| uniform())));
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 65_536, rewards: Rewards::Unbounded };
-    let model = Model {
-        episode: 1,
-        episode_len: prior.episode_len,
-        beta: 1.5,
-        rewards: prior.rewards,
-        theta: (&theta).into(),
-        design: (&design).into(),
-    };
     let mut agent = Agent::<D>::new(&prior).unwrap();
+    hprintln!("{} state_bytes {}", D, size_of::<Agent<D>>());
 
-    let report = |quantity: &str, calls: u32, work: &mut dyn FnMut()| {
+    let instructions = |[quantity, _]: [&str; 2], calls: u32, work: &mut dyn FnMut()| {
         let ticks = ticks(&mut || (0..CALLS).for_each(|_| work()));
         let instructions = u64::from(ticks) * 1_000_000 / u64::from(ticks_per_million) / u64::from(CALLS * calls);
         hprintln!("{} {} {}", D, quantity, instructions);
     };
-    hprintln!("{} state_bytes {}", D, size_of::<Agent<D>>());
-    report("begin", 1, &mut || black_box(&mut agent).begin(black_box(&model)).unwrap());
-    report("select_per_arm", ARMS, &mut || {
-        black_box(black_box(&agent).select(black_box(&decision_set)).unwrap());
-    });
-    report("record", 1, &mut || black_box(&mut agent).record(black_box(&decision_set[3]), black_box(0.5)).unwrap());
+    let stack = |[_, quantity]: [&str; 2], _: u32, work: &mut dyn FnMut()| {
+        hprintln!("{} {} {}", D, quantity, stack::depth(work).unwrap());
+    };
+    // The same code for both: a second place that calls the agent could change what the compiler inlines. An episode each,
+    // so that the stack of the first record is seen, which clears the sums.
+    for report in [&instructions as &dyn Fn([&str; 2], u32, &mut dyn FnMut()), &stack] {
+        let model = Model {
+            episode: agent.episode(),
+            episode_len: prior.episode_len,
+            beta: 1.5,
+            rewards: prior.rewards,
+            theta: (&theta).into(),
+            design: (&design).into(),
+        };
+        report(["begin", "stack_begin"], 1, &mut || black_box(&mut agent).begin(black_box(&model)).unwrap());
+        report(["select_per_arm", "stack_select"], ARMS, &mut || {
+            black_box(black_box(&agent).select(black_box(&decision_set)).unwrap());
+        });
+        report(["record", "stack_record"], 1, &mut || {
+            black_box(&mut agent).record(black_box(&decision_set[3]), black_box(0.5)).unwrap();
+        });
+        agent.finish();
+    }
 }
 
 fn ticks(work: &mut dyn FnMut()) -> u32 {

@@ -1,0 +1,399 @@
+//! The frames that devices and controllers exchange: fixed little-endian layouts, each ended by an authentication tag.
+//!
+//! `docs/wire.md` specifies them byte by byte. A frame is checked from the outside in: length, version, address, tag, and only then
+//! its content. Decoding borrows from the frame and allocates nothing.
+
+pub mod cobs;
+
+use core::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::model::{Model, Rewards, Values, packed_len};
+use crate::state::crc32;
+use crate::summary::EpisodeSummary;
+
+/// The version of the layouts.
+pub const VERSION: u8 = 1;
+
+/// Bytes before the payload.
+pub const HEADER_LEN: usize = 16;
+
+/// Bytes of the authentication tag.
+pub const TAG_LEN: usize = 16;
+
+/// The length of the longest frame for a dimension, a model's: 16 + 8 + 4·(D + D(D+1)/2) + 16.
+pub const fn max_frame_len(dimension: usize) -> usize {
+    HEADER_LEN + 8 + 4 * (dimension + packed_len(dimension)) + TAG_LEN
+}
+
+/// Who a device is: what its provisioning blob says. The controller holds the same for each enrolled device.
+///
+/// The key is not shown by `Debug`.
+#[derive(Clone)]
+pub struct Identity {
+    /// The run, the learning task, that the device takes part in.
+    pub run: u32,
+    /// The device's number in the run.
+    pub agent: u32,
+    /// The dimension of the run's actions.
+    pub dimension: u8,
+    /// The device's own secret.
+    pub key: [u8; 32],
+}
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Message<'a> {
+    /// Device: here I am, in this episode; send me its model.
+    Hello {
+        /// The episode that the device is in.
+        episode: u32,
+        /// How often the device has started.
+        boot: u32,
+    },
+    /// Device: still here.
+    Heartbeat {
+        /// The episode that the device is in.
+        episode: u32,
+    },
+    /// Device: the summary of an episode.
+    Summary(Summary<'a>),
+    /// Controller: the model of an episode.
+    Model(Model<'a>),
+    /// Controller: this episode's summary is stored and will not be lost.
+    Ack {
+        /// The summary's episode.
+        episode: u32,
+    },
+    /// Controller: this episode's summary is not wanted; do not send it again.
+    Nack {
+        /// The summary's episode.
+        episode: u32,
+        /// Why not.
+        reason: NackReason,
+    },
+}
+
+/// A summary as it arrives: see [`EpisodeSummary`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Summary<'a> {
+    /// k
+    pub episode: u32,
+    /// How many steps were recorded.
+    pub steps: u32,
+    /// U: its upper triangle, row by row.
+    pub gram: Values<'a>,
+    /// u
+    pub feature_sum: Values<'a>,
+}
+
+/// Why a controller does not want a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum NackReason {
+    /// The episode is too long ago, or has not begun.
+    WrongEpisode,
+    /// The summary's dimension is not the run's.
+    WrongDimension,
+    /// A reason that this version does not know.
+    Other(u8),
+}
+
+/// Why a frame was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Too short to be a frame, or not as long as its type and dimension ask for.
+    Length,
+    /// Another version of the layouts.
+    Version(u8),
+    /// For or from somebody else.
+    Address,
+    /// The tag is wrong: damaged, or made without the key.
+    Tag,
+    /// No message of this version.
+    Type(u8),
+}
+
+/// The buffer is shorter than the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BufferTooShort;
+
+const HELLO: u8 = 0x01;
+const HEARTBEAT: u8 = 0x02;
+const SUMMARY: u8 = 0x03;
+const MODEL: u8 = 0x81;
+const ACK: u8 = 0x82;
+const NACK: u8 = 0x83;
+
+/// Flag of a model: rewards are clipped to [−1, 1].
+const CLIPPED: u8 = 0x01;
+
+/// The run and agent that a frame claims to be of, not yet checked: for a controller to find the key by.
+pub fn claimed_address(frame: &[u8]) -> Option<(u32, u32)> {
+    let (header, _) = frame.split_first_chunk::<HEADER_LEN>()?;
+    let header = Header::read(header);
+    Some((header.run, header.agent))
+}
+
+impl Identity {
+    /// The length of a provisioning blob.
+    pub const BLOB_LEN: usize = 52;
+
+    /// Reads the provisioning blob that is flashed beside the firmware; none if there is no valid one.
+    pub fn from_blob(blob: &[u8; Self::BLOB_LEN]) -> Option<Self> {
+        let (content, checksum) = blob.split_last_chunk::<4>()?;
+        let (start, content) = content.split_first_chunk::<8>()?;
+        let &[b'F', b'B', b'I', b'D', 1, dimension, 0, 0] = start else { return None };
+        let (run, content) = content.split_first_chunk::<4>()?;
+        let (agent, key) = content.split_first_chunk::<4>()?;
+        let (key, _) = key.split_first_chunk::<32>()?;
+        if u32::from_le_bytes(*checksum) != crc32(blob.get(..Self::BLOB_LEN - 4)?) {
+            return None;
+        }
+        Some(Self { run: u32::from_le_bytes(*run), agent: u32::from_le_bytes(*agent), dimension, key: *key })
+    }
+
+    /// The provisioning blob: `FBID`, version 1, dimension, two zeros, run, agent, key, CRC-32 of all before.
+    pub fn to_blob(&self) -> [u8; Self::BLOB_LEN] {
+        let mut blob = [0; Self::BLOB_LEN];
+        let mut writer = Writer { bytes: &mut blob, at: 0 };
+        let parts: [&[u8]; 4] = [
+            &[b'F', b'B', b'I', b'D', 1, self.dimension, 0, 0],
+            &self.run.to_le_bytes(),
+            &self.agent.to_le_bytes(),
+            &self.key,
+        ];
+        let written = parts.into_iter().try_for_each(|part| writer.put(part));
+        let checksum = crc32(writer.written());
+        // 8 + 4 + 4 + 32 + 4 bytes fit by the array's length.
+        _ = written.and_then(|()| writer.put(&checksum.to_le_bytes()));
+        blob
+    }
+
+    /// Writes a message's frame and returns its length.
+    ///
+    /// # Errors
+    /// The buffer is shorter than the frame; [`max_frame_len`] bytes suffice.
+    pub fn encode(&self, message: &Message<'_>, frame: &mut [u8]) -> Result<usize, BufferTooShort> {
+        let header = |kind, flags, episode| Header {
+            kind,
+            flags,
+            dimension: self.dimension,
+            run: self.run,
+            agent: self.agent,
+            episode,
+        };
+        match *message {
+            Message::Hello { episode, boot } => self.write(&header(HELLO, 0, episode), [boot], [], frame),
+            Message::Heartbeat { episode } => self.write(&header(HEARTBEAT, 0, episode), [], [], frame),
+            Message::Summary(Summary { episode, steps, gram, feature_sum }) => {
+                self.write(&header(SUMMARY, 0, episode), [steps], gram.iter().chain(feature_sum.iter()), frame)
+            }
+            Message::Model(Model { episode, episode_len, beta, rewards, theta, design }) => {
+                let flags = if rewards == Rewards::Clipped { CLIPPED } else { 0 };
+                let numbers = [episode_len, beta.to_bits()];
+                self.write(&header(MODEL, flags, episode), numbers, theta.iter().chain(design.iter()), frame)
+            }
+            Message::Ack { episode } => self.write(&header(ACK, 0, episode), [], [], frame),
+            Message::Nack { episode, reason } => self.write(&header(NACK, reason.code(), episode), [], [], frame),
+        }
+    }
+
+    /// [`encode`](Self::encode) for an agent's own summary.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_summary<const D: usize>(
+        &self,
+        summary: &EpisodeSummary<'_, D>,
+        frame: &mut [u8],
+    ) -> Result<usize, BufferTooShort> {
+        let Self { run, agent, dimension, .. } = *self;
+        let header = Header { kind: SUMMARY, flags: 0, dimension, run, agent, episode: summary.episode() };
+        self.write(&header, [summary.steps()], summary.gram().chain(*summary.feature_sum()), frame)
+    }
+
+    fn write<const N: usize>(
+        &self,
+        header: &Header,
+        numbers: [u32; N],
+        values: impl IntoIterator<Item = f32>,
+        frame: &mut [u8],
+    ) -> Result<usize, BufferTooShort> {
+        let mut writer = Writer { bytes: frame, at: 0 };
+        writer.put(&header.to_bytes())?;
+        for word in numbers.into_iter().chain(values.into_iter().map(f32::to_bits)) {
+            writer.put(&word.to_le_bytes())?;
+        }
+        let tag = self.tag(writer.written()).ok_or(BufferTooShort)?;
+        writer.put(tag.get(..TAG_LEN).unwrap_or_default())?;
+        Ok(writer.at)
+    }
+
+    /// Reads a frame that is addressed with this identity.
+    ///
+    /// # Errors
+    /// The frame is none, is not for this identity, or its tag is wrong; see [`DecodeError`].
+    pub fn decode<'a>(&self, frame: &'a [u8]) -> Result<Message<'a>, DecodeError> {
+        let (signed, tag) = frame.split_last_chunk::<TAG_LEN>().ok_or(DecodeError::Length)?;
+        let (header, payload) = signed.split_first_chunk::<HEADER_LEN>().ok_or(DecodeError::Length)?;
+        let [version, ..] = *header;
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let header = Header::read(header);
+        if (header.run, header.agent) != (self.run, self.agent) {
+            return Err(DecodeError::Address);
+        }
+        self.verify(signed, tag)?;
+        header.message(payload)
+    }
+
+    fn tag(&self, signed: &[u8]) -> Option<[u8; 32]> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).ok()?;
+        mac.update(signed);
+        Some(mac.finalize().into_bytes().into())
+    }
+
+    fn verify(&self, signed: &[u8], tag: &[u8; TAG_LEN]) -> Result<(), DecodeError> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).map_err(|_| DecodeError::Tag)?;
+        mac.update(signed);
+        mac.verify_truncated_left(tag).map_err(|_| DecodeError::Tag)
+    }
+}
+
+struct Header {
+    kind: u8,
+    flags: u8,
+    dimension: u8,
+    run: u32,
+    agent: u32,
+    episode: u32,
+}
+
+impl Header {
+    fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let [r0, r1, r2, r3] = self.run.to_le_bytes();
+        let [a0, a1, a2, a3] = self.agent.to_le_bytes();
+        let [e0, e1, e2, e3] = self.episode.to_le_bytes();
+        [VERSION, self.kind, self.flags, self.dimension, r0, r1, r2, r3, a0, a1, a2, a3, e0, e1, e2, e3]
+    }
+
+    fn read(bytes: &[u8; HEADER_LEN]) -> Self {
+        let [_, kind, flags, dimension, r0, r1, r2, r3, a0, a1, a2, a3, e0, e1, e2, e3] = *bytes;
+        Self {
+            kind,
+            flags,
+            dimension,
+            run: u32::from_le_bytes([r0, r1, r2, r3]),
+            agent: u32::from_le_bytes([a0, a1, a2, a3]),
+            episode: u32::from_le_bytes([e0, e1, e2, e3]),
+        }
+    }
+
+    fn message<'a>(&self, payload: &'a [u8]) -> Result<Message<'a>, DecodeError> {
+        let (words, []) = payload.as_chunks::<4>() else { return Err(DecodeError::Length) };
+        let episode = self.episode;
+        let (vector, triangle) = (usize::from(self.dimension), packed_len(self.dimension.into()));
+        match (self.kind, words) {
+            (HELLO, [boot]) => Ok(Message::Hello { episode, boot: u32::from_le_bytes(*boot) }),
+            (HEARTBEAT, []) => Ok(Message::Heartbeat { episode }),
+            (SUMMARY, [steps, values @ ..]) => {
+                let (gram, feature_sum) = split(values, triangle, vector)?;
+                Ok(Message::Summary(Summary { episode, steps: u32::from_le_bytes(*steps), gram, feature_sum }))
+            }
+            (MODEL, [episode_len, beta, values @ ..]) => {
+                let (theta, design) = split(values, vector, triangle)?;
+                let rewards = if self.flags & CLIPPED == 0 { Rewards::Unbounded } else { Rewards::Clipped };
+                let (episode_len, beta) = (u32::from_le_bytes(*episode_len), f32::from_le_bytes(*beta));
+                Ok(Message::Model(Model { episode, episode_len, beta, rewards, theta, design }))
+            }
+            (ACK, []) => Ok(Message::Ack { episode }),
+            (NACK, []) => Ok(Message::Nack { episode, reason: NackReason::from_code(self.flags) }),
+            (HELLO | HEARTBEAT | SUMMARY | MODEL | ACK | NACK, _) => Err(DecodeError::Length),
+            (kind, _) => Err(DecodeError::Type(kind)),
+        }
+    }
+}
+
+/// The first `a` and the other `b` of values.
+fn split(values: &[[u8; 4]], a: usize, b: usize) -> Result<(Values<'_>, Values<'_>), DecodeError> {
+    match values.split_at_checked(a) {
+        Some((first, rest)) if rest.len() == b => Ok((first.into(), rest.into())),
+        _ => Err(DecodeError::Length),
+    }
+}
+
+impl NackReason {
+    fn code(self) -> u8 {
+        match self {
+            Self::WrongEpisode => 1,
+            Self::WrongDimension => 2,
+            Self::Other(code) => code,
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::WrongEpisode,
+            2 => Self::WrongDimension,
+            code => Self::Other(code),
+        }
+    }
+}
+
+struct Writer<'a> {
+    bytes: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, part: &[u8]) -> Result<(), BufferTooShort> {
+        let end = self.at + part.len();
+        let place = self.bytes.get_mut(self.at..end).ok_or(BufferTooShort)?;
+        for (to, from) in place.iter_mut().zip(part) {
+            *to = *from;
+        }
+        self.at = end;
+        Ok(())
+    }
+
+    fn written(&self) -> &[u8] {
+        self.bytes.get(..self.at).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agent {} of run {}", self.agent, self.run)
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length => f.write_str("the frame is too short or too long"),
+            Self::Version(version) => write!(f, "frame version {version} is not known"),
+            Self::Address => f.write_str("the frame is for somebody else"),
+            Self::Tag => f.write_str("the frame's tag is wrong"),
+            Self::Type(kind) => write!(f, "message type {kind} is not known"),
+        }
+    }
+}
+
+impl fmt::Display for BufferTooShort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the buffer is shorter than the frame")
+    }
+}
+
+impl core::error::Error for DecodeError {}
+impl core::error::Error for BufferTooShort {}

@@ -1,0 +1,29 @@
+//! Starts well and never ends: what runs programs on boards must not wait for this forever, nor take it for a success.
+#![no_std]
+#![no_main]
+
+use core::hint::black_box;
+use core::panic::PanicInfo;
+
+use cortex_m::asm;
+use cortex_m_rt::entry;
+use cortex_m_semihosting::{debug, hprintln};
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    hprintln!("{}", info);
+    debug::exit(debug::EXIT_FAILURE);
+    loop {}
+}
+
+#[entry]
+fn main() -> ! {
+    hprintln!("started");
+    // No interrupt is enabled: the processor sleeps, and QEMU takes no time meanwhile.
+    while black_box(true) {
+        asm::wfi();
+    }
+    hprintln!("done");
+    debug::exit(debug::EXIT_SUCCESS);
+    loop {}
+}

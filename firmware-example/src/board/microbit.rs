@@ -1,0 +1,55 @@
+//! BBC micro:bit 1: nRF51822, Cortex-M0 with 16 KiB RAM; its UART on the pins of the USB interface chip.
+//!
+//! Registers as in the nRF51 reference manual 3.0, chapter 29.
+
+use super::enable_interrupt;
+use crate::mmio::Register;
+
+/// The crystal.
+pub const CLOCK_HZ: u32 = 16_000_000;
+
+/// The last kilobyte of the 256 KiB flash.
+pub const IDENTITY: usize = 0x0003_fc00;
+
+const UART: usize = 0x4000_2000;
+const STARTRX: Register = Register::new(UART);
+const STARTTX: Register = Register::new(UART + 0x008);
+const RXDRDY: Register = Register::new(UART + 0x108);
+const TXDRDY: Register = Register::new(UART + 0x11c);
+const INTENSET: Register = Register::new(UART + 0x304);
+const ENABLE: Register = Register::new(UART + 0x500);
+const PSELTXD: Register = Register::new(UART + 0x50c);
+const PSELRXD: Register = Register::new(UART + 0x514);
+const RXD: Register = Register::new(UART + 0x518);
+const TXD: Register = Register::new(UART + 0x51c);
+const BAUDRATE: Register = Register::new(UART + 0x524);
+
+/// Sets up the UART.
+pub fn init() {
+    PSELTXD.write(24);
+    PSELRXD.write(25);
+    // The manual's value for 115,200 baud.
+    BAUDRATE.write(0x01d7_e000);
+    ENABLE.write(4);
+    INTENSET.write(1 << 2);
+    STARTRX.write(1);
+    STARTTX.write(1);
+    enable_interrupt(2);
+}
+
+/// The next byte that arrived.
+pub fn received() -> Option<u8> {
+    if RXDRDY.read() == 0 {
+        return None;
+    }
+    // The event first, so that a byte that arrives meanwhile sets it again.
+    RXDRDY.write(0);
+    Some(RXD.read() as u8)
+}
+
+/// Sends a byte.
+pub fn send(byte: u8) {
+    TXDRDY.write(0);
+    TXD.write(byte.into());
+    while TXDRDY.read() == 0 {}
+}

@@ -1,0 +1,30 @@
+//! The boards. A board is one small module with
+//!
+//! - `CLOCK_HZ`: what SysTick counts,
+//! - `IDENTITY`: where the provisioning blob is flashed, in the last kilobyte of the flash,
+//! - `init()`: clocks, pins, the UART at 115,200 baud and its receive interrupt,
+//! - `received()`: the next byte that arrived, if any,
+//! - `send(byte)`: waits for room and sends.
+//!
+//! A new one is a file here, two lines below, a feature in `Cargo.toml`, a row in `build.rs` and a row in `tests/src/firmware.rs`.
+
+#[cfg(any(feature = "mps2-an385", feature = "mps2-an386", feature = "mps2-an505"))]
+#[path = "mps2.rs"]
+mod chosen;
+
+#[cfg(feature = "microbit")]
+#[path = "microbit.rs"]
+mod chosen;
+
+#[cfg(feature = "netduinoplus2")]
+#[path = "stm32f405.rs"]
+mod chosen;
+
+pub use chosen::{CLOCK_HZ, IDENTITY, init, received, send};
+
+use crate::mmio::Register;
+
+/// Lets an interrupt through to the processor: bit `number` of the NVIC's set-enable registers (Armv7-M manual, B3.4.4).
+fn enable_interrupt(number: usize) {
+    Register::new(0xe000_e100 + 4 * (number / 32)).write(1 << (number % 32));
+}

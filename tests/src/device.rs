@@ -1,0 +1,171 @@
+//! A firmware device under QEMU, with its serial line on a local TCP port, its reset button, and its decoded log.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use defmt_decoder::{DecodeError, Table};
+use fedbandit_core::wire::{Identity, cobs};
+
+use crate::firmware::{Board, repository};
+
+/// Frames that are longer than this are no frames of the tests.
+const FRAME: usize = 4_096;
+
+/// A running device. It ends with the value.
+pub struct Device {
+    child: Child,
+    listener: TcpListener,
+    monitor: TcpStream,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+/// The device's serial line.
+pub struct Line {
+    stream: TcpStream,
+    decoder: cobs::Decoder<FRAME>,
+}
+
+impl Device {
+    /// Starts the `device` program of a board with an identity flashed beside it.
+    ///
+    /// # Errors
+    /// QEMU or a file does not do what it should.
+    pub fn start(board: Board, elf: &Path, identity: &Identity) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let monitors = TcpListener::bind("127.0.0.1:0")?;
+        let name = format!("identity-{}-{}.bin", board.machine, identity.agent);
+        let blob = repository().join("firmware-example/target").join(name);
+        fs::write(&blob, identity.to_blob())?;
+        let (flash_end, usart) = match board.machine {
+            "netduinoplus2" => (0x0807_fc00, 1),
+            "mps2-an505" => (0x103f_fc00, 0),
+            "microbit" => (0x0003_fc00, 0),
+            _ => (0x003f_fc00, 0),
+        };
+        let mut qemu = Command::new("qemu-system-arm");
+        qemu.args(["-M", board.machine, "-display", "none"]);
+        for _ in 0..usart {
+            qemu.args(["-serial", "null"]);
+        }
+        qemu.args(["-serial", &format!("tcp:{},nodelay=on,reconnect=1", listener.local_addr()?)]);
+        qemu.args(["-monitor", &format!("tcp:{},nodelay=on", monitors.local_addr()?)]);
+        qemu.args(["-semihosting-config", "enable=on,target=native", "-device"]);
+        qemu.arg(format!("loader,file={},addr={flash_end:#x},force-raw=on", blob.display()));
+        qemu.arg("-kernel").arg(elf).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = qemu.spawn()?;
+        let log = Arc::default();
+        if let Some(output) = child.stdout.take() {
+            let (log, elf) = (Arc::clone(&log), fs::read(elf)?);
+            thread::spawn(move || decode_log(output, &elf, &log));
+        }
+        let (monitor, _) = monitors.accept()?;
+        Ok(Self { child, listener, monitor, log })
+    }
+
+    /// The serial line, as soon as the device's QEMU connects it: at the start, and again after it was dropped.
+    ///
+    /// # Errors
+    /// The connection fails.
+    pub fn line(&self) -> io::Result<Line> {
+        let (stream, _) = self.listener.accept()?;
+        stream.set_nodelay(true)?;
+        Ok(Line { stream, decoder: cobs::Decoder::new() })
+    }
+
+    /// Presses the reset button.
+    ///
+    /// # Errors
+    /// QEMU's monitor does not listen.
+    pub fn reset(&mut self) -> io::Result<()> {
+        self.monitor.write_all(b"system_reset\n")
+    }
+
+    /// What the device logged so far.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().map(|log| log.clone()).unwrap_or_default()
+    }
+
+    /// Waits until a logged line contains a text, and returns the line.
+    pub fn wait_for_log(&self, text: &str, timeout: Duration) -> Option<String> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let found = self.log().into_iter().find(|line| line.contains(text));
+            if found.is_some() || Instant::now() > deadline {
+                return found;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+impl Line {
+    /// The next frame; none if nothing came in time or the line was closed.
+    pub fn receive(&mut self, timeout: Duration) -> Option<Vec<u8>> {
+        let deadline = Instant::now() + timeout;
+        let mut byte = [0];
+        loop {
+            let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+            self.stream.set_read_timeout(Some(left)).ok()?;
+            match self.stream.read(&mut byte) {
+                Ok(1) => {
+                    if let Some(frame) = self.decoder.push(byte[0]) {
+                        return Some(frame.to_vec());
+                    }
+                }
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// The line is closed.
+    pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.send_bytes(&cobs::encode(frame).collect::<Vec<u8>>())
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// The line is closed.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+}
+
+/// Turns what the firmware writes for defmt into lines, until the output ends.
+fn decode_log(mut output: impl Read, elf: &[u8], log: &Mutex<Vec<String>>) {
+    let Ok(Some(table)) = Table::parse(elf) else { return };
+    let mut decoder = table.new_stream_decoder();
+    let mut bytes = [0; 1_024];
+    while let Ok(length @ 1..) = output.read(&mut bytes) {
+        decoder.received(&bytes[..length]);
+        loop {
+            let line = match decoder.decode() {
+                Ok(frame) => frame.display_message().to_string(),
+                Err(DecodeError::UnexpectedEof) => break,
+                Err(DecodeError::Malformed) => "(a log frame that cannot be read)".to_owned(),
+            };
+            if let Ok(mut log) = log.lock() {
+                log.push(line);
+            }
+        }
+    }
+}

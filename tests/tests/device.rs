@@ -1,0 +1,257 @@
+//! The firmware device on its serial line, against a stub of a controller and a twin of the device on this computer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fedbandit_core::wire::{Identity, Message, NackReason, max_frame_len};
+use fedbandit_core::{Agent, EpisodeSummary, Model, Prior, Rewards, packed_len};
+use fedbandit_tests::device::{Device, Line};
+use fedbandit_tests::firmware::{BOARDS, Board, Program};
+
+#[path = "../../firmware-example/src/environment.rs"]
+#[expect(unreachable_pub, reason = "the firmware's own file")]
+mod environment;
+
+use environment::{D, Environment};
+
+const EPISODE_LEN: u32 = 48;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn identity(agent: u32) -> Identity {
+    Identity { run: 7, agent, dimension: D as u8, key: std::array::from_fn(|i| i as u8 ^ 0x5a) }
+}
+
+fn build(board: Board) -> PathBuf {
+    let program = Program { bin: "device", board, profile: "opt-s", features: &[], dimension: None };
+    program.build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"))
+}
+
+/// A model as a controller of one device would make it.
+struct OwnedModel {
+    episode: u32,
+    episode_len: u32,
+    theta: [f32; D],
+    design: [f32; packed_len(D)],
+}
+
+impl OwnedModel {
+    fn first(episode_len: u32) -> Self {
+        let mut on_diagonal = (0..D).flat_map(|i| (i..D).map(move |j| i == j));
+        let design = std::array::from_fn(|_| if on_diagonal.next() == Some(true) { 1.0 } else { 0.0 });
+        Self { episode: 1, episode_len, theta: [0.0; D], design }
+    }
+
+    /// Adds a summary to Λ and moves θ along its feature sum.
+    fn learn(&mut self, summary: &EpisodeSummary<'_, D>) {
+        self.episode = summary.episode() + 1;
+        self.design.iter_mut().zip(summary.gram()).for_each(|(sum, value)| *sum += value);
+        self.theta.iter_mut().zip(summary.feature_sum()).for_each(|(theta, u)| *theta += u / EPISODE_LEN as f32);
+    }
+
+    fn view(&self) -> Model<'_> {
+        Model {
+            episode: self.episode,
+            episode_len: self.episode_len,
+            beta: 0.5,
+            rewards: Rewards::Clipped,
+            theta: (&self.theta).into(),
+            design: (&self.design).into(),
+        }
+    }
+}
+
+fn encode(identity: &Identity, message: &Message<'_>) -> Vec<u8> {
+    let mut frame = vec![0; max_frame_len(D)];
+    let length = identity.encode(message, &mut frame).unwrap();
+    frame.truncate(length);
+    frame
+}
+
+/// The next frame of a kind; others, such as repeated hellos, are passed over.
+fn receive(line: &mut Line, identity: &Identity, wanted: fn(&Message<'_>) -> bool) -> Vec<u8> {
+    loop {
+        let frame = line.receive(PATIENCE).expect("the device fell silent");
+        let message = identity.decode(&frame).expect("the device sent a frame that is none");
+        if wanted(&message) {
+            return frame;
+        }
+    }
+}
+
+fn hello(line: &mut Line, identity: &Identity) -> (u32, u32) {
+    let frame = receive(line, identity, |message| matches!(message, Message::Hello { .. }));
+    match identity.decode(&frame) {
+        Ok(Message::Hello { episode, boot }) => (episode, boot),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn summary(line: &mut Line, identity: &Identity) -> Vec<u8> {
+    receive(line, identity, |message| matches!(message, Message::Summary(_)))
+}
+
+/// The device's life on this computer: same agent, same world.
+struct Twin {
+    agent: Agent<D>,
+    world: Environment,
+}
+
+impl Twin {
+    fn new(agent: u32) -> Self {
+        let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Clipped };
+        Self { agent: Agent::new(&prior).unwrap(), world: Environment::new(agent, 1) }
+    }
+
+    fn step(&mut self) {
+        let decision_set = self.world.decision_set();
+        let choice = self.agent.select(&decision_set).unwrap();
+        let reward = self.world.reward(&decision_set[choice.index]);
+        self.agent.record(&decision_set[choice.index], reward).unwrap();
+    }
+
+    fn live(&mut self) {
+        while self.agent.steps() < self.agent.episode_len() {
+            self.step();
+        }
+    }
+}
+
+/// The summary's frame.
+fn frame(identity: &Identity, summary: &EpisodeSummary<'_, D>) -> Vec<u8> {
+    let mut frame = vec![0; max_frame_len(D)];
+    let length = identity.encode_summary(summary, &mut frame).unwrap();
+    frame.truncate(length);
+    frame
+}
+
+/// On every board, three episodes: each summary is the twin's, bit for bit.
+#[test]
+fn a_device_learns_like_its_twin() {
+    for (number, board) in BOARDS.into_iter().enumerate() {
+        let identity = identity(100 + number as u32);
+        let device = Device::start(board, &build(board), &identity).unwrap();
+        let mut line = device.line().unwrap();
+        assert_eq!(hello(&mut line, &identity), (1, 1), "{board:?}");
+        let mut model = OwnedModel::first(EPISODE_LEN);
+        let mut twin = Twin::new(identity.agent);
+        for episode in 1..=3 {
+            line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+            twin.agent.begin(&model.view()).unwrap();
+            twin.live();
+            let expected = twin.agent.finish();
+            assert_eq!(summary(&mut line, &identity), frame(&identity, &expected), "{board:?}, episode {episode}");
+            line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
+            model.learn(&expected);
+        }
+        let log = device.wait_for_log("episode 3 is over", PATIENCE);
+        assert!(log.is_some(), "{board:?} logged {:?}", device.log());
+    }
+}
+
+/// Unacknowledged summaries come again, the same bytes; damaged, foreign and hostile frames change nothing; after the link was cut, the device
+/// goes on where it was.
+#[test]
+fn a_device_outlives_a_bad_line() {
+    let (board, identity) = (BOARDS[0], identity(1));
+    let device = Device::start(board, &build(board), &identity).unwrap();
+    let mut line = device.line().unwrap();
+    let model = OwnedModel::first(EPISODE_LEN);
+    let mut twin = Twin::new(identity.agent);
+    twin.agent.begin(&model.view()).unwrap();
+    twin.live();
+    let expected = frame(&identity, &twin.agent.finish());
+
+    // Noise, a damaged model, one with another's key, one that is not positive definite: none is taken into use.
+    let good = encode(&identity, &Message::Model(model.view()));
+    line.send_bytes(&[7, 1, 2, 0, 0, 255, 255]).unwrap();
+    line.send_bytes(&[9; 5_000]).unwrap();
+    line.send_bytes(&[0]).unwrap();
+    let mut damaged = good.clone();
+    damaged[60] ^= 1;
+    line.send(&damaged).unwrap();
+    let stranger = Identity { key: [9; 32], ..identity.clone() };
+    line.send(&encode(&stranger, &Message::Model(model.view()))).unwrap();
+    let mut indefinite = OwnedModel::first(EPISODE_LEN);
+    indefinite.design[0] = -1.0;
+    line.send(&encode(&identity, &Message::Model(indefinite.view()))).unwrap();
+    assert!(device.wait_for_log("model refused", PATIENCE).is_some(), "{:?}", device.log());
+    let dropped = device.log().iter().filter(|line| line.contains("frame dropped")).count();
+    assert!(dropped >= 2, "{:?}", device.log());
+
+    // The good one twice; then no acknowledgement until the summary has come three times.
+    line.send(&good).unwrap();
+    line.send(&good).unwrap();
+    for _ in 0..3 {
+        assert_eq!(summary(&mut line, &identity), expected);
+    }
+
+    // The line is cut, and connected again by QEMU; the summary is still waiting.
+    drop(line);
+    let mut line = device.line().unwrap();
+    assert_eq!(summary(&mut line, &identity), expected);
+    let nack = Message::Nack { episode: 1, reason: NackReason::WrongEpisode };
+    line.send(&encode(&identity, &nack)).unwrap();
+
+    // That summary does not come again. With no model of episode 2, the device went on with the one it had.
+    twin.live();
+    assert_eq!(summary(&mut line, &identity), frame(&identity, &twin.agent.finish()));
+}
+
+/// With no controller at all after the first model, the device goes on with it, episode after episode.
+#[test]
+fn a_device_without_a_controller_goes_on() {
+    let (board, identity) = (BOARDS[0], identity(2));
+    let device = Device::start(board, &build(board), &identity).unwrap();
+    let mut line = device.line().unwrap();
+    let model = OwnedModel::first(EPISODE_LEN);
+    line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+    for episode in 1..=3 {
+        let over = format!("episode {episode} is over");
+        assert!(device.wait_for_log(&over, PATIENCE).is_some(), "{:?}", device.log());
+    }
+    // All three summaries are still there for a controller that comes back.
+    let mut twin = Twin::new(identity.agent);
+    twin.agent.begin(&model.view()).unwrap();
+    for episode in 1..=3 {
+        twin.live();
+        let expected = frame(&identity, &twin.agent.finish());
+        while summary(&mut line, &identity) != expected {}
+        line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
+    }
+}
+
+/// A reset in the middle of an episode: the device counts the start, comes back with the steps it had, and finishes the episode.
+#[test]
+fn a_device_survives_a_reset() {
+    const LONG: u32 = 20_000;
+    let (board, identity) = (BOARDS[0], identity(3));
+    let mut device = Device::start(board, &build(board), &identity).unwrap();
+    let mut line = device.line().unwrap();
+    let model = OwnedModel::first(LONG);
+    line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+    assert!(device.wait_for_log("model of episode 1", PATIENCE).is_some());
+    device.reset().unwrap();
+
+    let back = device.wait_for_log("back in episode 1 with", PATIENCE).unwrap_or_else(|| panic!("{:?}", device.log()));
+    let steps: u32 = back.split(' ').rev().nth(1).unwrap().parse().unwrap();
+    assert!(steps < LONG, "the episode was over before the reset");
+    assert_eq!(receive_boot(&mut line, &identity), (1, 2));
+    line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+
+    let mut twin = Twin::new(identity.agent);
+    twin.agent.begin(&model.view()).unwrap();
+    (0..steps).for_each(|_| twin.step());
+    twin.world = Environment::new(identity.agent, 2);
+    twin.live();
+    assert_eq!(summary(&mut line, &identity), frame(&identity, &twin.agent.finish()));
+}
+
+/// The hello of the second start; one of the first may come before it.
+fn receive_boot(line: &mut Line, identity: &Identity) -> (u32, u32) {
+    loop {
+        let (episode, boot) = hello(line, identity);
+        if boot > 1 {
+            return (episode, boot);
+        }
+    }
+}
