@@ -105,9 +105,9 @@ impl Device {
             let Some(frame) = self.decoder.push(byte) else { continue };
             match self.link.handle(frame, &mut self.agent, clock::now()) {
                 Ok(Event::Model { episode }) => {
-                    info!("model of episode {=u32}", episode);
                     self.joined = true;
                     memory::keep_agent(&self.agent);
+                    info!("model of episode {=u32}", episode);
                 }
                 Ok(Event::ModelRefused(reason)) => warn!("model refused: {}", reason),
                 Ok(Event::Ignored) => {}
@@ -150,6 +150,9 @@ impl Device {
             self.deadline = clock::now() + PATIENCE;
         }
         memory::keep_agent(&self.agent);
+        if self.agent.steps() == self.agent.episode_len() / 2 {
+            info!("half of episode {=u32} is recorded", self.agent.episode());
+        }
     }
 }
 

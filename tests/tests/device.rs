@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fedbandit_core::wire::{Identity, Message, NackReason, max_frame_len};
-use fedbandit_core::{Agent, EpisodeSummary, Model, Prior, Rewards, packed_len};
+use fedbandit_core::{Agent, EpisodeSummary, MAX_EPISODE_LEN, Model, Prior, Rewards, packed_len};
 use fedbandit_tests::device::{Device, Line};
 use fedbandit_tests::firmware::{BOARDS, Board, Program};
 
@@ -223,20 +223,28 @@ fn a_device_without_a_controller_goes_on() {
 /// A reset in the middle of an episode: the device counts the start, comes back with the steps it had, and finishes the episode.
 #[test]
 fn a_device_survives_a_reset() {
-    const LONG: u32 = 20_000;
-    let (board, identity) = (BOARDS[0], identity(3));
+    // On a machine so busy that the second half of the episode was over before the reset, there is nothing to see: again.
+    assert!((3..8).any(resets_in_the_middle), "the reset never came in time");
+}
+
+fn resets_in_the_middle(agent: u32) -> bool {
+    let (board, identity) = (BOARDS[0], identity(agent));
     let mut device = Device::start(board, &build(board), &identity).unwrap();
     let mut line = device.line().unwrap();
-    let model = OwnedModel::first(LONG);
-    line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
-    assert!(device.wait_for_log("model of episode 1", PATIENCE).is_some());
+    let model = OwnedModel::first(MAX_EPISODE_LEN);
+    let model_frame = encode(&identity, &Message::Model(model.view()));
+    line.send(&model_frame).unwrap();
+    assert!(device.wait_for_log("half of episode 1", PATIENCE).is_some(), "{:?}", device.log());
     device.reset().unwrap();
 
-    let back = device.wait_for_log("back in episode 1 with", PATIENCE).unwrap_or_else(|| panic!("{:?}", device.log()));
-    let steps: u32 = back.split(' ').rev().nth(1).unwrap().parse().unwrap();
-    assert!(steps < LONG, "the episode was over before the reset");
-    assert_eq!(receive_boot(&mut line, &identity), (1, 2));
-    line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+    let back = device.wait_for_log("back in episode", PATIENCE).unwrap_or_else(|| panic!("{:?}", device.log()));
+    let words: Vec<&str> = back.split(' ').collect();
+    let ["back", "in", "episode", "1", "with", steps, "steps"] = words[..] else { return false };
+    let steps: u32 = steps.parse().unwrap();
+    assert!((MAX_EPISODE_LEN / 2..MAX_EPISODE_LEN).contains(&steps));
+    // The first start's hello may still be on the line.
+    while hello(&mut line, &identity) != (1, 2) {}
+    line.send(&model_frame).unwrap();
 
     let mut twin = Twin::new(identity.agent);
     twin.agent.begin(&model.view()).unwrap();
@@ -244,14 +252,5 @@ fn a_device_survives_a_reset() {
     twin.world = Environment::new(identity.agent, 2);
     twin.live();
     assert_eq!(summary(&mut line, &identity), frame(&identity, &twin.agent.finish()));
-}
-
-/// The hello of the second start; one of the first may come before it.
-fn receive_boot(line: &mut Line, identity: &Identity) -> (u32, u32) {
-    loop {
-        let (episode, boot) = hello(line, identity);
-        if boot > 1 {
-            return (episode, boot);
-        }
-    }
+    true
 }

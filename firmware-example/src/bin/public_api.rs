@@ -9,6 +9,8 @@ use core::hint::black_box;
 use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
+use fedbandit_core::session::Session;
+use fedbandit_core::wire::{Identity, Message, claimed_address, cobs, max_frame_len};
 use fedbandit_core::{
     Action, Agent, Model, Prior, Rewards, Values, fingerprint, norm_squared_limit, packed_len, project, rounding,
 };
@@ -67,6 +69,7 @@ fn main() -> ! {
             if let Ok(restored) = Agent::restore(black_box(&saved)) {
                 agent = restored;
             }
+            link(&mut agent, &mut rng);
             _ = black_box(fingerprint::<D>(&mut rng, black_box(9)));
             _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3))));
             _ = black_box((rounding::sums(black_box(3), D), rounding::score(black_box(3), 1.0, 1.0, 1.0)));
@@ -76,4 +79,30 @@ fn main() -> ! {
         }
     }
     loop {}
+}
+
+/// Frames, COBS and the session.
+fn link(agent: &mut Agent<D>, rng: &mut Pcg32) {
+    const FRAME: usize = max_frame_len(D);
+    let Some(identity) = Identity::from_blob(black_box(&[0; 52])) else { return };
+    _ = black_box(identity.to_blob());
+    let mut buffer = [0; FRAME];
+    let received: &[u8] = black_box(&[]);
+    _ = black_box(claimed_address(received));
+    if let Ok(message) = identity.decode(received) {
+        let message: &Message<'_> = black_box(&message);
+        _ = black_box(identity.encode(message, black_box(&mut buffer)));
+    }
+    _ = black_box(identity.encode_summary(&agent.finish(), &mut buffer));
+    let mut decoder = cobs::Decoder::<FRAME>::new();
+    for byte in cobs::encode(black_box(&buffer)) {
+        _ = black_box(decoder.push(byte));
+    }
+    _ = black_box(decoder.dropped());
+    let mut session = Session::<FRAME, 2>::new(identity, black_box(1));
+    _ = black_box(session.handle(received, agent, black_box(5)));
+    _ = black_box(session.resume(received));
+    session.submit(&agent.finish(), black_box(5));
+    _ = black_box(session.poll(agent.episode(), black_box(7), rng, &mut buffer));
+    _ = black_box((session.wants_model(), session.lost(), session.newest(), session.unacknowledged().count()));
 }
