@@ -17,7 +17,7 @@ usage() {
   echo "  test    unit, property and documentation tests of core and host; core also with overflow checks"
   echo "  docs    rustdoc, warnings denied"
   echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
-  echo "  qemu    the firmware on every board under QEMU"
+  echo "  qemu    the agent and the device application on every board under QEMU"
   echo "  budget  RAM, flash and instructions against their limits and core/budget.csv; --write replaces the record"
   echo "  miri    core under Miri, where a nightly toolchain has it"
 }
@@ -91,15 +91,17 @@ step_lint() {
   cargo clippy --locked --all-targets --all-features || return
   cargo clippy --locked -p fedbandit-core || return
   # Debian's compiler comes without clippy.
-  local check=clippy
+  local check=clippy board
   [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] && check=check
-  (cd firmware-example && embedded_cargo $check --locked --release --target thumbv7em-none-eabihf --features mps2-an386)
+  for board in mps2-an386:thumbv7em-none-eabihf netduinoplus2:thumbv7em-none-eabihf microbit:thumbv6m-none-eabi; do
+    (cd firmware-example && embedded_cargo $check --locked --release --features "${board%:*}" --target "${board#*:}") || return
+  done
 }
 
 step_test() {
   setup_host || return
   cargo test --locked -p fedbandit-core --all-features || return
-  cargo test --locked -p fedbandit-core -p fedbandit --release
+  cargo test --locked -p fedbandit-core -p fedbandit --all-features --release
 }
 
 step_docs() { setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features; }
@@ -109,12 +111,14 @@ step_nostd() {
   local target
   for target in "${TARGETS[@]}"; do
     embedded_cargo build --locked -q -p fedbandit-core --target "$target" || return
-    embedded_cargo build --locked -q -p fedbandit-core --target "$target" --features defmt,serde || return
+    embedded_cargo build --locked -q -p fedbandit-core --target "$target" --features defmt,serde,wire || return
   done
   cargo test --locked --release -p fedbandit-tests --test panic_free
 }
 
-step_qemu() { setup_qemu && cargo test --locked --release -p fedbandit-tests --test qemu; }
+step_qemu() {
+  setup_qemu && cargo test --locked --release -p fedbandit-tests --test qemu --test qemu_can_fail --test device
+}
 
 step_budget() { setup_qemu && cargo run --locked --release -q -p fedbandit-tests -- budget "$@"; }
 
