@@ -59,26 +59,32 @@ struct Device {
 
 #[entry]
 fn main() -> ! {
-    board::init();
-    if let Some(peripherals) = cortex_m::Peripherals::take() {
-        clock::start(peripherals.SYST);
-    }
-    let Some(identity) =
-        Identity::from_blob(&mmio::flash(board::IDENTITY)).filter(|identity| usize::from(identity.dimension) == D)
-    else {
-        error!("no identity for dimension {=usize} is flashed at {=usize:#x}", D, board::IDENTITY);
-        stop()
-    };
-    let memory = memory::Memory::load();
-    info!("agent {=u32} of run {=u32}, start {=u32}", identity.agent, identity.run, memory.boot);
-    let mut device = Device::new(identity, &memory);
-    // What the line carried while the board was starting ends here.
-    serial::send([0].into_iter());
+    let mut device = start();
     loop {
         device.take_in();
         device.send_what_is_due();
         device.live();
     }
+}
+
+/// Sets up the board and picks up what the last life left.
+// Apart from `main`, so that what only the start needs leaves the stack.
+#[inline(never)]
+fn start() -> Device {
+    board::init();
+    if let Some(peripherals) = cortex_m::Peripherals::take() {
+        clock::start(peripherals.SYST);
+    }
+    let identity = Identity::from_blob(&mmio::flash(board::IDENTITY));
+    let Some(identity) = identity.filter(|identity| usize::from(identity.dimension) == D) else {
+        error!("no identity for dimension {=usize} is flashed at {=usize:#x}", D, board::IDENTITY);
+        stop()
+    };
+    let memory = memory::Memory::load();
+    info!("agent {=u32} of run {=u32}, start {=u32}", identity.agent, identity.run, memory.boot);
+    // What the line carried while the board was starting ends here.
+    serial::send([0].into_iter());
+    Device::new(identity, &memory)
 }
 
 impl Device {

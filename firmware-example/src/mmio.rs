@@ -11,7 +11,7 @@ impl Register {
     /// Only the modules of `board` make registers, from constants: word-aligned addresses in the peripheral (`0x4…`, `0x5…`) or
     /// system (`0xe…`) region of the Cortex-M memory map, which hold no Rust object.
     pub const fn new(address: usize) -> Self {
-        assert!(address % 4 == 0 && address >= 0x4000_0000);
+        assert!(address & 3 == 0 && address >= 0x4000_0000);
         Self(address)
     }
 

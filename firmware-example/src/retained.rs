@@ -15,9 +15,15 @@ static mut RETAINED: MaybeUninit<[u8; LEN]> = MaybeUninit::uninit();
 
 /// The bytes of before the reset; after power-up, anything. Their owner checks them.
 pub fn load() -> [u8; LEN] {
-    // SAFETY: `RETAINED` is a static of LEN bytes, valid for reads. The runtime does not initialise `.uninit`, but RAM always holds some
-    // bytes, every byte is a valid u8, and the volatile read keeps the compiler from assuming which. Interrupt handlers do not use it.
-    unsafe { addr_of!(RETAINED).cast::<[u8; LEN]>().read_volatile() }
+    let mut bytes = [0; LEN];
+    // Byte by byte: a volatile read of the whole array becomes LEN instructions, each with a word of stack for its byte.
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: i < LEN, so the pointer stays inside the static, which is valid for reads. The runtime does not initialise `.uninit`,
+        // but RAM always holds some bytes, every byte is a valid u8, and the volatile read keeps the compiler from assuming which.
+        // Interrupt handlers do not use it.
+        *byte = unsafe { addr_of!(RETAINED).cast::<u8>().add(i).read_volatile() };
+    }
+    bytes
 }
 
 /// Keeps bytes from `offset` on; what does not fit is left out.

@@ -22,7 +22,13 @@ pub struct Budget {
 /// The dimensions of the table.
 const DIMENSIONS: [usize; 3] = [8, 16, 32];
 
-/// The stack of each call; the table shows the worst.
+/// The processors, in the order of the tables.
+const CORES: [&str; 4] = ["M4F", "M33", "M3", "M0"];
+
+/// The dimension of the `device` program.
+const DEVICE_DIMENSION: usize = 8;
+
+/// The stack of each call of the agent; the table shows the worst.
 const STACKS: [&str; 3] = ["stack_begin", "stack_select", "stack_record"];
 
 /// The most that a quantity may be on a Cortex-M4F, for dimensions 8, 16 and 32.
@@ -35,7 +41,7 @@ const LIMITS: [(&str, [u64; 3]); 4] = [
 ];
 
 impl Budget {
-    /// Builds and runs the `budget` program and measures the code of `agent_code`.
+    /// Builds and runs the `budget` program, and measures the code of `agent_code` and the whole of `device`.
     ///
     /// # Errors
     /// A program does not build, or did not run to its end.
@@ -45,6 +51,7 @@ impl Budget {
             eprintln!("measuring {} ({})", board.core, board.machine);
             budget.count_instructions(board)?;
             budget.measure_code(board)?;
+            budget.measure_device(board)?;
         }
         Ok(budget)
     }
@@ -66,6 +73,13 @@ impl Budget {
             let whole = firmware::flash_bytes(&program("agent_code", board, "opt-s", Some(dimension)).build()?)?;
             self.insert(board, dimension, "code_bytes", whole - empty);
         }
+        Ok(())
+    }
+
+    fn measure_device(&mut self, board: Board) -> Result<(), String> {
+        let elf = program("device", board, "opt-s", None).build()?;
+        self.insert(board, DEVICE_DIMENSION, "device_flash", firmware::flash_bytes(&elf)?);
+        self.insert(board, DEVICE_DIMENSION, "device_ram", firmware::ram_bytes(&elf)?);
         Ok(())
     }
 
@@ -134,27 +148,34 @@ impl Budget {
     /// The table of `core/README.md`.
     pub fn to_table(&self) -> String {
         let mut table = String::from(
-            "| D | core | state RAM | worst stack | `select`, per arm | `record` | `begin` | agent code |\n\
-             |---|---|---|---|---|---|---|---|\n",
+            "| D | core | state RAM | worst stack | `select`, per arm | `record` | `begin` | `encode` | `decode` | agent code |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n",
         );
+        let show = |value: Option<u64>| value.map_or("–".to_owned(), thousands);
         for dimension in DIMENSIONS {
-            for core in ["M4F", "M33", "M3", "M0"] {
-                let show = |value: Option<u64>| value.map_or("–".to_owned(), thousands);
+            for core in CORES {
                 let cell = |quantity| show(self.get(core, dimension, quantity));
                 let stack = STACKS.iter().filter_map(|quantity| self.get(core, dimension, quantity)).max();
                 _ = writeln!(
                     table,
-                    "| {dimension} | {core} | {} B | {} B | {} | {} | {} | {} B |",
+                    "| {dimension} | {core} | {} B | {} B | {} | {} | {} | {} | {} | {} B |",
                     cell("state_bytes"),
                     show(stack),
                     cell("select_per_arm"),
                     cell("record"),
                     cell("begin"),
+                    cell("encode"),
+                    cell("decode"),
                     cell("code_bytes"),
                 );
             }
         }
-        let _ = writeln!(
+        table += "\n| core | device flash | device static RAM |\n|---|---|---|\n";
+        for core in CORES {
+            let cell = |quantity| show(self.get(core, DEVICE_DIMENSION, quantity));
+            _ = writeln!(table, "| {core} | {} B | {} B |", cell("device_flash"), cell("device_ram"));
+        }
+        _ = writeln!(
             table,
             "\nInstructions and stack of code built for speed (opt-level 3), flash of code built for size (opt-level s); {}.",
             self.compiler

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -22,7 +22,14 @@ pub struct Device {
     child: Child,
     listener: TcpListener,
     monitor: TcpStream,
-    log: Arc<Mutex<Vec<String>>>,
+    log: Arc<Log>,
+}
+
+/// The lines of a device's log, and a bell that rings at each.
+#[derive(Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    bell: Condvar,
 }
 
 /// The device's serial line.
@@ -59,7 +66,7 @@ impl Device {
         qemu.arg(format!("loader,file={},addr={flash_end:#x},force-raw=on", blob.display()));
         qemu.arg("-kernel").arg(elf).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = qemu.spawn()?;
-        let log = Arc::default();
+        let log: Arc<Log> = Arc::default();
         if let Some(output) = child.stdout.take() {
             let (log, elf) = (Arc::clone(&log), fs::read(elf)?);
             thread::spawn(move || decode_log(output, &elf, &log));
@@ -88,18 +95,19 @@ impl Device {
 
     /// What the device logged so far.
     pub fn log(&self) -> Vec<String> {
-        self.log.lock().map(|log| log.clone()).unwrap_or_default()
+        self.log.lines.lock().map(|lines| lines.clone()).unwrap_or_default()
     }
 
     /// Waits until a logged line contains a text, and returns the line.
     pub fn wait_for_log(&self, text: &str, timeout: Duration) -> Option<String> {
         let deadline = Instant::now() + timeout;
+        let mut lines = self.log.lines.lock().ok()?;
         loop {
-            let found = self.log().into_iter().find(|line| line.contains(text));
-            if found.is_some() || Instant::now() > deadline {
-                return found;
+            if let Some(line) = lines.iter().find(|line| line.contains(text)) {
+                return Some(line.clone());
             }
-            thread::yield_now();
+            let left = deadline.checked_duration_since(Instant::now())?;
+            (lines, _) = self.log.bell.wait_timeout(lines, left).ok()?;
         }
     }
 }
@@ -151,7 +159,7 @@ impl Line {
 }
 
 /// Turns what the firmware writes for defmt into lines, until the output ends.
-fn decode_log(mut output: impl Read, elf: &[u8], log: &Mutex<Vec<String>>) {
+fn decode_log(mut output: impl Read, elf: &[u8], log: &Log) {
     let Ok(Some(table)) = Table::parse(elf) else { return };
     let mut decoder = table.new_stream_decoder();
     let mut bytes = [0; 1_024];
@@ -163,9 +171,10 @@ fn decode_log(mut output: impl Read, elf: &[u8], log: &Mutex<Vec<String>>) {
                 Err(DecodeError::UnexpectedEof) => break,
                 Err(DecodeError::Malformed) => "(a log frame that cannot be read)".to_owned(),
             };
-            if let Ok(mut log) = log.lock() {
-                log.push(line);
+            if let Ok(mut lines) = log.lines.lock() {
+                lines.push(line);
             }
+            log.bell.notify_all();
         }
     }
 }

@@ -10,7 +10,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{env, fs, mem, thread};
 
-use object::{Object, ObjectSection, SectionFlags, elf};
+use object::read::elf::{ElfFile32, ProgramHeader};
+use object::{Endianness, Object, ObjectSection, elf};
 
 /// A board that QEMU knows, and its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,20 +216,28 @@ pub fn run(board: Board, elf: &Path, arguments: &[&str], timeout: Duration) -> R
     start(board, elf, arguments)?.wait(timeout)
 }
 
-/// The bytes that a program takes in flash: sections that are loaded, initial values of variables included.
+/// The bytes that a program takes in flash: what its segments load, initial values of variables included.
+///
+/// # Errors
+/// The file is no ELF file for a 32-bit processor.
+pub fn flash_bytes(path: &Path) -> Result<u64, String> {
+    let data = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let wrong = |error| format!("{}: {error}", path.display());
+    let file = ElfFile32::<Endianness>::parse(data.as_slice()).map_err(wrong)?;
+    let loaded = file.elf_program_headers().iter().filter(|segment| segment.p_type(file.endian()) == elf::PT_LOAD);
+    Ok(loaded.map(|segment| u64::from(segment.p_filesz(file.endian()))).sum())
+}
+
+/// The bytes of RAM that a program's static variables take: set to initial values, to zero, or left as a reset finds them.
+/// Its stack comes on top.
 ///
 /// # Errors
 /// The file is no ELF file.
-pub fn flash_bytes(elf: &Path) -> Result<u64, String> {
-    let data = fs::read(elf).map_err(|error| format!("{}: {error}", elf.display()))?;
-    let file = object::File::parse(data.as_slice()).map_err(|error| format!("{}: {error}", elf.display()))?;
-    let loaded = file.sections().filter(|section| match section.flags() {
-        SectionFlags::Elf { sh_flags } => {
-            sh_flags & u64::from(elf::SHF_ALLOC) != 0 && section.kind() != object::SectionKind::UninitializedData
-        }
-        _ => false,
-    });
-    Ok(loaded.map(|section| section.size()).sum())
+pub fn ram_bytes(path: &Path) -> Result<u64, String> {
+    let data = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let file = object::File::parse(data.as_slice()).map_err(|error| format!("{}: {error}", path.display()))?;
+    let variables = [".data", ".bss", ".uninit"].into_iter().filter_map(|name| file.section_by_name(name));
+    Ok(variables.map(|section| section.size()).sum())
 }
 
 /// The root of the repository.

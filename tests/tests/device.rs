@@ -197,26 +197,29 @@ fn a_device_outlives_a_bad_line() {
     assert_eq!(summary(&mut line, &identity), frame(&identity, &twin.agent.finish()));
 }
 
-/// With no controller at all after the first model, the device goes on with it, episode after episode.
+/// With no controller at all after the first model, the device goes on with it, episode after episode; on the smallest board too, whose
+/// RAM the waiting summaries fill.
 #[test]
 fn a_device_without_a_controller_goes_on() {
-    let (board, identity) = (BOARDS[0], identity(2));
-    let device = Device::start(board, &build(board), &identity).unwrap();
-    let mut line = device.line().unwrap();
-    let model = OwnedModel::first(EPISODE_LEN);
-    line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
-    for episode in 1..=3 {
-        let over = format!("episode {episode} is over");
-        assert!(device.wait_for_log(&over, PATIENCE).is_some(), "{:?}", device.log());
-    }
-    // All three summaries are still there for a controller that comes back.
-    let mut twin = Twin::new(identity.agent);
-    twin.agent.begin(&model.view()).unwrap();
-    for episode in 1..=3 {
-        twin.live();
-        let expected = frame(&identity, &twin.agent.finish());
-        while summary(&mut line, &identity) != expected {}
-        line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
+    for (agent, board) in [(2, BOARDS[0]), (9, BOARDS[3])] {
+        let identity = identity(agent);
+        let device = Device::start(board, &build(board), &identity).unwrap();
+        let mut line = device.line().unwrap();
+        let model = OwnedModel::first(EPISODE_LEN);
+        line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+        for episode in 1..=3 {
+            let over = format!("episode {episode} is over");
+            assert!(device.wait_for_log(&over, PATIENCE).is_some(), "{board:?}: {:?}", device.log());
+        }
+        // All three summaries are still there for a controller that comes back.
+        let mut twin = Twin::new(identity.agent);
+        twin.agent.begin(&model.view()).unwrap();
+        for episode in 1..=3 {
+            twin.live();
+            let expected = frame(&identity, &twin.agent.finish());
+            while summary(&mut line, &identity) != expected {}
+            line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
+        }
     }
 }
 

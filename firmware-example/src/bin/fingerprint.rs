@@ -2,34 +2,23 @@
 #![no_std]
 #![no_main]
 
-use core::panic::PanicInfo;
+#[path = "../semihosted.rs"]
+mod semihosted;
 
-use cortex_m as _;
 use cortex_m_rt::entry;
-use cortex_m_semihosting::{debug, hprintln};
+use cortex_m_semihosting::hprintln;
 use fedbandit_core::fingerprint;
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::SeedableRng;
-
-#[panic_handler]
-fn panic(info: &PanicInfo<'_>) -> ! {
-    hprintln!("{}", info);
-    debug::exit(debug::EXIT_FAILURE);
-    loop {}
-}
 
 #[entry]
 fn main() -> ! {
     run::<4>();
     run::<8>();
     run::<16>();
-    // The run holds two matrices beside the agent: more than 16 KiB at this dimension.
-    if !cfg!(feature = "microbit") {
-        run::<32>();
-    }
+    run::<32>();
     hprintln!("done");
-    debug::exit(debug::EXIT_SUCCESS);
-    loop {}
+    semihosted::succeed()
 }
 
 fn run<const D: usize>() {

@@ -2,19 +2,13 @@
 #![no_std]
 #![no_main]
 
-use core::hint::black_box;
-use core::panic::PanicInfo;
+#[path = "../semihosted.rs"]
+mod semihosted;
 
+use core::hint::black_box;
 use cortex_m::asm;
 use cortex_m_rt::entry;
-use cortex_m_semihosting::{debug, hprintln};
-
-#[panic_handler]
-fn panic(info: &PanicInfo<'_>) -> ! {
-    hprintln!("{}", info);
-    debug::exit(debug::EXIT_FAILURE);
-    loop {}
-}
+use cortex_m_semihosting::hprintln;
 
 #[entry]
 fn main() -> ! {
@@ -24,6 +18,5 @@ fn main() -> ! {
         asm::wfi();
     }
     hprintln!("done");
-    debug::exit(debug::EXIT_SUCCESS);
-    loop {}
+    semihosted::succeed()
 }

@@ -1,6 +1,6 @@
 //! BBC micro:bit 1: nRF51822, Cortex-M0 with 16 KiB RAM; its UART on the pins of the USB interface chip.
 //!
-//! Registers as in the nRF51 reference manual 3.0, chapter 29.
+//! Registers as in the nRF51 reference manual 3.0, chapters 13 (clock) and 29 (UART), and in Nordic's SVD file.
 
 use super::enable_interrupt;
 use crate::mmio::Register;
@@ -10,6 +10,9 @@ pub const CLOCK_HZ: u32 = 16_000_000;
 
 /// The last kilobyte of the 256 KiB flash.
 pub const IDENTITY: usize = 0x0003_fc00;
+
+const HFCLKSTART: Register = Register::new(0x4000_0000);
+const HFCLKSTARTED: Register = Register::new(0x4000_0100);
 
 const UART: usize = 0x4000_2000;
 const STARTRX: Register = Register::new(UART);
@@ -24,8 +27,15 @@ const RXD: Register = Register::new(UART + 0x518);
 const TXD: Register = Register::new(UART + 0x51c);
 const BAUDRATE: Register = Register::new(UART + 0x524);
 
-/// Sets up the UART.
+/// Starts the crystal, whose precision the baud rate needs, and sets up the UART.
 pub fn init() {
+    HFCLKSTART.write(1);
+    // It takes under a millisecond; a board without one goes on with the internal oscillator.
+    for _ in 0..10_000 {
+        if HFCLKSTARTED.read() != 0 {
+            break;
+        }
+    }
     PSELTXD.write(24);
     PSELRXD.write(25);
     // The manual's value for 115,200 baud.

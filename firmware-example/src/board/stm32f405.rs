@@ -1,6 +1,7 @@
 //! STM32F405 and its kin: USART2 on PA2 (TX) and PA3 (RX), from the internal 16 MHz oscillator.
 //!
-//! Register addresses and bits are those of ST's reference manual RM0090, sections 2.3 (memory map), 7.3 (RCC), 8.4 (GPIO) and 30.6 (USART). On
+//! Register addresses and bits are those of ST's reference manual RM0090, sections 2.3 (memory map), 7.3 (RCC), 8.4 (GPIO) and 30.6 (USART),
+//! and agree with ST's SVD file. On
 //! Nucleo-64 boards of the F4 family PA2 and PA3 lead to the debug probe's virtual serial port.
 
 use super::enable_interrupt;

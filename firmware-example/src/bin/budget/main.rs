@@ -1,19 +1,21 @@
-//! Instructions per call of the agent, for a run under QEMU with `-icount shift=0`: one instruction is then one nanosecond.
+//! Instructions per call of the agent and per frame, for a run under QEMU with `-icount shift=0`: one instruction is then one nanosecond.
 //! Then the stack of each call, in bytes.
 //!
 //! Prints lines `dimension quantity value`, and `done` at the end.
 #![no_std]
 #![no_main]
 
+#[path = "../../semihosted.rs"]
+mod semihosted;
 mod stack;
 
 use core::hint::black_box;
-use core::panic::PanicInfo;
 
 use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
 use cortex_m_rt::entry;
-use cortex_m_semihosting::{debug, hprintln};
+use cortex_m_semihosting::hprintln;
+use fedbandit_core::wire::{Identity, Message, max_frame_len};
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -21,13 +23,6 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 /// Enough calls that the clock's tick does not matter, few enough that its 24 bits suffice.
 const CALLS: u32 = 50;
 const ARMS: u32 = 10;
-
-#[panic_handler]
-fn panic(info: &PanicInfo<'_>) -> ! {
-    hprintln!("{}", info);
-    debug::exit(debug::EXIT_FAILURE);
-    loop {}
-}
 
 #[entry]
 fn main() -> ! {
@@ -38,17 +33,16 @@ fn main() -> ! {
     systick.enable_counter();
     // `delay(n)` is a loop of n + 1 times two instructions.
     let ticks_per_million = ticks(&mut || cortex_m::asm::delay(500_000 - 1));
-    measure::<8, { packed_len(8) }>(ticks_per_million);
-    measure::<16, { packed_len(16) }>(ticks_per_million);
+    measure::<8, { packed_len(8) }, { max_frame_len(8) }>(ticks_per_million);
+    measure::<16, { packed_len(16) }, { max_frame_len(16) }>(ticks_per_million);
     if !cfg!(feature = "microbit") {
-        measure::<32, { packed_len(32) }>(ticks_per_million);
+        measure::<32, { packed_len(32) }, { max_frame_len(32) }>(ticks_per_million);
     }
     hprintln!("done");
-    debug::exit(debug::EXIT_SUCCESS);
-    loop {}
+    semihosted::succeed()
 }
 
-fn measure<const D: usize, const PACKED: usize>(ticks_per_million: u32) {
+fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(ticks_per_million: u32) {
     let mut rng = Pcg32::seed_from_u64(7);
     let mut uniform = || (rng.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
     let theta: [f32; D] = core::array::from_fn(|_| uniform());
@@ -59,6 +53,8 @@ fn measure<const D: usize, const PACKED: usize>(ticks_per_million: u32) {
         core::array::from_fn(|_| project(&Action::from_fn(|_, _| uniform())));
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 65_536, rewards: Rewards::Unbounded };
     let mut agent = Agent::<D>::new(&prior).unwrap();
+    let identity = Identity { run: 7, agent: 1, dimension: D as u8, key: [0x5a; 32] };
+    let mut frame = [0; FRAME];
     hprintln!("{} state_bytes {}", D, size_of::<Agent<D>>());
 
     let instructions = |[quantity, _]: [&str; 2], calls: u32, work: &mut dyn FnMut()| {
@@ -80,6 +76,10 @@ fn measure<const D: usize, const PACKED: usize>(ticks_per_million: u32) {
             theta: (&theta).into(),
             design: (&design).into(),
         };
+        let length = identity.encode(&Message::Model(model), &mut frame).unwrap();
+        report(["decode", "stack_decode"], 1, &mut || {
+            black_box(black_box(&identity).decode(black_box(&frame[..length])).unwrap());
+        });
         report(["begin", "stack_begin"], 1, &mut || black_box(&mut agent).begin(black_box(&model)).unwrap());
         report(["select_per_arm", "stack_select"], ARMS, &mut || {
             black_box(black_box(&agent).select(black_box(&decision_set)).unwrap());
@@ -87,7 +87,10 @@ fn measure<const D: usize, const PACKED: usize>(ticks_per_million: u32) {
         report(["record", "stack_record"], 1, &mut || {
             black_box(&mut agent).record(black_box(&decision_set[3]), black_box(0.5)).unwrap();
         });
-        agent.finish();
+        let summary = agent.finish();
+        report(["encode", "stack_encode"], 1, &mut || {
+            black_box(black_box(&identity).encode_summary(black_box(&summary), black_box(&mut frame)).unwrap());
+        });
     }
 }
 
