@@ -175,8 +175,8 @@ fn what_frames_mean() {
     assert_eq!((link.lost(), link.newest()), (2, Some(6)), "room for four");
     let waiting: Vec<Vec<u8>> = link.unacknowledged().map(<[u8]>::to_vec).collect();
     assert_eq!(poll(&mut link, 7, 20_000), Some(waiting[0].clone()), "the oldest first");
-    let old = Err::<(), _>(ModelError::OldEpisode { model: 1, agent: 7 });
-    assert_eq!(link.handle(&model(1), &mut agent, 20_100), Ok(Event::ModelRefused(old.unwrap_err())));
+    let old = ModelError::OldEpisode { model: 1, agent: 7 };
+    assert_eq!(link.handle(&model(1), &mut agent, 20_100), Ok(Event::ModelRefused(old)));
     assert_eq!(link.handle(&encode(&Message::Ack { episode: 1 }), &mut agent, 20_100), Ok(Event::Ignored));
     assert_eq!(link.handle(&waiting[0], &mut agent, 20_100), Ok(Event::Ignored), "its own frame, reflected");
     assert_eq!(
