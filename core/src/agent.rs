@@ -6,7 +6,7 @@ use rand_core::Rng;
 
 use crate::action::{Action, check, entries, norm_squared_limit, refuse};
 use crate::error::{ModelError, RecordError, SelectError};
-use crate::factor::{factorise, in_range};
+use crate::factor::{PIVOT_FLOOR, factorise, in_range};
 use crate::kernel::{self, LANES, Lanes};
 use crate::model::{Model, Prior, Rewards, check_episode_len, packed_len};
 use crate::summary::EpisodeSummary;
@@ -56,16 +56,15 @@ impl<const D: usize> Agent<D> {
     /// # Errors
     /// The prior's λ is not a positive number, its β is negative or not finite, or its episode length is out of range.
     pub fn new(prior: &Prior) -> Result<Self, ModelError> {
-        const { assert!(D > 0, "a bandit has at least one dimension") };
+        const { assert!(D > 0 && D <= u16::MAX as usize, "a dimension is from 1 to 65,535") };
         check_episode_len(prior.episode_len)?;
-        let w = 1.0 / libm::sqrtf(in_range(prior.lambda)?);
-        if !(prior.lambda > 0.0 && w <= crate::VALUE_LIMIT) {
+        if in_range(prior.lambda)? <= PIVOT_FLOOR {
             return Err(ModelError::NotPositiveDefinite { row: 0 });
         }
         Ok(Self {
             theta: [0.0; D],
             square: [[0.0; D]; D],
-            diagonal: [w; D],
+            diagonal: [1.0 / libm::sqrtf(prior.lambda); D],
             feature_sum: [0.0; D],
             beta: check_beta(prior.beta)?,
             episode: 1,
@@ -160,8 +159,8 @@ impl<const D: usize> Agent<D> {
     /// The score of x if it may be above `floor`, else −∞; NaN if x is no action.
     ///
     /// An action that cannot win needs no square root. With the floor S, m = ⟨x,θ⟩ and w = ‖x‖_{Λ⁻¹}, it cannot where
-    /// m < S and βw ≤ S − m. That is tested as w² < ((S − m)/β)²·(1 − 2⁻²⁰): the roundings of both sides, and of √ and β·w in the
-    /// score, are below 2⁻²¹ together. Then m + βw ≤ S holds for the score before its last rounding, and so after it.
+    /// m < S and βw ≤ S − m. That is tested as w² < ((S − m)/β)²·(1 − 10⁻⁶): the roundings of both sides, and of √ and β·w in the
+    /// score, are below half of that together. Then m + βw ≤ S holds for the score before its last rounding, and so after it.
     // Out of line: inlined into a loop over actions, the factor's entries would be hoisted and spilled.
     #[inline(never)]
     fn score_above(&self, floor: f32, x: &[f32; D]) -> f32 {

@@ -10,7 +10,7 @@ use crate::kernel::add_scaled;
 const FACTOR_LIMIT: f32 = 1.0995116e12; // 2⁴⁰
 
 /// The smallest pivot, 2⁻⁶⁰: its inverse root stays far below [`FACTOR_LIMIT`].
-const PIVOT_FLOOR: f32 = 8.673_617e-19;
+pub(crate) const PIVOT_FLOOR: f32 = 8.673_617e-19;
 
 /// Factorises Λ, given as its packed upper triangle, and inverts the factor in one sweep of D³/3 multiply-adds.
 ///
