@@ -116,7 +116,11 @@ impl<const F: usize, const W: usize> Session<F, W> {
         Ok(())
     }
 
+    /// Queues a frame, unless one of the same episode waits already: the first stays.
     fn enqueue(&mut self, episode: u32, frame: Vec<u8, F>) {
+        if self.outbox.iter().any(|(waiting, _)| *waiting == episode) {
+            return;
+        }
         if self.outbox.is_full() {
             // A controller takes late summaries for a window only: the oldest is the least worth.
             self.outbox.pop_front();
