@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -71,7 +71,7 @@ impl Device {
             let (log, elf) = (Arc::clone(&log), fs::read(elf)?);
             thread::spawn(move || decode_log(output, &elf, &log));
         }
-        let (monitor, _) = monitors.accept()?;
+        let monitor = accept(&monitors).inspect_err(|_| _ = child.kill())?;
         Ok(Self { child, listener, monitor, log })
     }
 
@@ -80,7 +80,7 @@ impl Device {
     /// # Errors
     /// The connection fails.
     pub fn line(&self) -> io::Result<Line> {
-        let (stream, _) = self.listener.accept()?;
+        let stream = accept(&self.listener)?;
         stream.set_nodelay(true)?;
         Ok(Line { stream, decoder: cobs::Decoder::new() })
     }
@@ -156,6 +156,15 @@ impl Line {
     pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
+}
+
+/// The next connection; an error if none comes within a minute, as when QEMU did not start.
+fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (sender, receiver) = mpsc::channel();
+    let listener = listener.try_clone()?;
+    thread::spawn(move || _ = sender.send(listener.accept()));
+    let connection = receiver.recv_timeout(Duration::from_secs(60)).map_err(|_| ErrorKind::TimedOut)?;
+    connection.map(|(stream, _)| stream)
 }
 
 /// Turns what the firmware writes for defmt into lines, until the output ends.
