@@ -11,6 +11,19 @@ const BOARDS: [(&str, &str, &str); 5] = [
     ("MICROBIT", "ORIGIN = 0x00000000, LENGTH = 255K", "ORIGIN = 0x20000000, LENGTH = 16K"),
 ];
 
+/// The programs in `src/bin`: they print by semihosting, or not at all.
+const SILENT: [&str; 9] = [
+    "agent_code",
+    "budget",
+    "empty",
+    "fingerprint",
+    "on_target",
+    "one_episode",
+    "planted_hang",
+    "planted_panic",
+    "public_api",
+];
+
 fn main() {
     let chosen: Vec<_> =
         BOARDS.iter().filter(|(name, ..)| env::var_os(format!("CARGO_FEATURE_{name}")).is_some()).collect();
@@ -22,7 +35,11 @@ fn main() {
     println!("cargo:rustc-link-search={}", out.display());
     println!("cargo:rustc-link-arg=-Tlink.x");
     println!("cargo:rustc-link-arg=--nmagic");
-    // Only the device logs through defmt; its messages are named by symbols that this script lays out.
+    // defmt's messages are symbols that its script lays out. Programs that do not log leave them out.
     println!("cargo:rustc-link-arg-bin=device=-Tdefmt.x");
+    fs::write(out.join("no-defmt.x"), "SECTIONS { /DISCARD/ : { *(.defmt .defmt.*) } }\n").unwrap();
+    for bin in SILENT {
+        println!("cargo:rustc-link-arg-bin={bin}=-Tno-defmt.x");
+    }
     println!("cargo:rerun-if-changed=build.rs");
 }
