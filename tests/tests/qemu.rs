@@ -50,7 +50,8 @@ fn every_board_computes_the_same_bits() {
     for board in BOARDS {
         for profile in ["release", "opt-s"] {
             let run = run("fingerprint", board, profile);
-            let expected = [4, 8, 16, 32].map(here);
+            let dimensions: &[_] = if board.machine == "microbit" { &[4, 8, 16] } else { &[4, 8, 16, 32] };
+            let expected: Vec<String> = dimensions.iter().map(|dimension| here(*dimension)).collect();
             assert_proven(&run, &expected, "done", &format!("{board:?}, {profile}"));
         }
     }

@@ -16,7 +16,10 @@ fn main() -> ! {
     run::<4>();
     run::<8>();
     run::<16>();
-    run::<32>();
+    // The run holds two matrices beside the agent, which fit 16 KiB with some compilers only.
+    if !cfg!(feature = "microbit") {
+        run::<32>();
+    }
     hprintln!("done");
     semihosted::succeed()
 }
