@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The project's checks, the same on a laptop and in CI. `./ci.sh` runs all of them, `./ci.sh lint test` some,
-# `./ci.sh budget --write` puts new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
+# `./ci.sh budget --write` and `./ci.sh bench --write` put new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
 set -u
 cd "$(dirname "$0")" || exit 1
 
@@ -20,6 +20,10 @@ usage() {
   echo "  qemu    the agent and the device application on every board under QEMU"
   echo "  budget  RAM, flash and instructions against their limits and core/budget.csv; --write replaces the record"
   echo "  miri    core under Miri, where a nightly toolchain has it"
+  echo
+  echo "and by name only:"
+  echo "  bench   the geometric median against a plain read and against its peers; --write replaces docs/benchmarks.md"
+  echo "  peers   the aggregation rules against byzfl"
 }
 
 say() { printf '\n==> %s\n' "$*"; }
@@ -133,6 +137,19 @@ step_miri() {
   RUSTFLAGS="" cargo +nightly miri test --locked -p fedbandit-core --features libm/force-soft-floats --lib --test lifecycle
 }
 
+step_bench() { setup_host && cargo bench --locked -p fedbandit --bench median -- "$@"; }
+
+step_peers() {
+  setup_host && cargo build --locked --release -p fedbandit || return
+  local venv=target/byzfl
+  if ! [ -x $venv/bin/byzfl-is-here ]; then
+    say "installing byzfl"
+    python3 -m venv $venv && $venv/bin/pip install -q byzfl==0.0.11 numpy && ln -s python $venv/bin/byzfl-is-here ||
+      { skip "byzfl cannot be installed here"; return; }
+  fi
+  $venv/bin/python host/tests/peers/rules.py target/release/fedbandit
+}
+
 # --- run ------------------------------------------------------------------------------------------------------------
 
 options=()
@@ -154,7 +171,10 @@ passed=0 failed=0 left_out=0 report=
 for step in "${wanted[@]}"; do
   say "$step"
   start=$SECONDS
-  if [ "$step" = budget ]; then step_budget "${options[@]}"; else "step_$step"; fi
+  case $step in
+    budget | bench) "step_$step" "${options[@]}" ;;
+    *) "step_$step" ;;
+  esac
   case $? in
     0) passed=$((passed + 1)) result=passed ;;
     77) left_out=$((left_out + 1)) result="skipped: $skipped" ;;

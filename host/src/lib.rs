@@ -1,9 +1,10 @@
 //! The controller side of a Byzantine-robust federated linear bandit.
 //!
 //! Devices run [`fedbandit_core::Agent`] and send one summary (U, u) per episode. [`admission`] decides which
-//! summaries may count at all.
+//! summaries may count at all; [`aggregate`] makes one point of many, although some of them lie.
 #![deny(missing_docs)]
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
 pub mod admission;
+pub mod aggregate;

@@ -1,0 +1,70 @@
+//! The rules that look at one coordinate at a time.
+
+use super::mean::{answer, mean};
+use super::{Aggregate, AggregateError, Aggregator, Points};
+
+/// The median of each coordinate; for an even n, the midpoint of the two middle values.
+///
+/// Reads the points once, and holds 16 columns of them at a time. O(n·p) operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CoordinateMedian;
+
+/// The mean of the values ranked f+1 to n−f in each coordinate.
+///
+/// Needs n > 2f. Reads the points once, and holds 16 columns of them at a time. O(n·p) operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrimmedMean {
+    /// How many values are left out at either end.
+    pub f: usize,
+}
+
+impl Aggregator for CoordinateMedian {
+    fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
+        answer(points, 1, || Ok(by_column(points, median)))
+    }
+}
+
+impl Aggregator for TrimmedMean {
+    fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
+        let (n, f) = (points.len(), self.f);
+        answer(points, 1, || {
+            if f >= n.div_ceil(2) {
+                return Err(AggregateError::TooCorrupted { rule: "trimmed-mean", n, f, needs: "it needs n > 2f" });
+            }
+            Ok(by_column(points, |column| trimmed_mean(column, f)))
+        })
+    }
+}
+
+/// Two cache lines of a row, so that no line is fetched for a single value of it.
+const BLOCK: usize = 16;
+
+fn by_column(points: &Points<'_>, rule: impl Fn(&mut [f64]) -> f64) -> Vec<f64> {
+    let (n, p) = (points.len(), points.dimension());
+    let mut columns = vec![0.0; n * BLOCK.min(p)];
+    let mut answer = Vec::with_capacity(p);
+    for start in (0..p).step_by(BLOCK) {
+        let block = start..p.min(start + BLOCK);
+        for (i, row) in points.rows().enumerate() {
+            row[block.clone()].iter().enumerate().for_each(|(j, x)| columns[j * n + i] = *x);
+        }
+        answer.extend(columns.chunks_exact_mut(n).take(block.len()).map(&rule));
+    }
+    answer
+}
+
+fn median(column: &mut [f64]) -> f64 {
+    let n = column.len();
+    let (below, middle, _) = column.select_nth_unstable_by(n / 2, f64::total_cmp);
+    match below.iter().copied().reduce(f64::max) {
+        Some(lower) if n.is_multiple_of(2) => lower.midpoint(*middle),
+        _ => *middle,
+    }
+}
+
+fn trimmed_mean(column: &mut [f64], f: usize) -> f64 {
+    let kept = column.len() - 2 * f;
+    column.select_nth_unstable_by(f, f64::total_cmp);
+    column[f..].select_nth_unstable_by(kept - 1, f64::total_cmp);
+    mean(column[f..f + kept].chunks_exact(1), 1)[0]
+}

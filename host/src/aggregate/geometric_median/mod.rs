@@ -1,0 +1,182 @@
+//! The geometric median argmin g, where g(z) is the mean distance ‖z − z_i‖₂, with a proof of how good it is.
+//!
+//! A quasi-Newton descent ([`descent`]) from the median of ever larger samples; each place costs one pass over the points
+//! ([`pass`]), which also certifies it ([`certificate`]).
+
+mod certificate;
+mod descent;
+mod memory;
+mod pass;
+
+use std::ops::Range;
+
+use descent::{Descent, Goal, Place, typical};
+use memory::Memory;
+use pass::{BLOCK, View};
+
+use super::{Aggregate, AggregateError, Aggregator, MAGNITUDE, Points, distance, objective};
+
+/// How far above its minimum the mean distance may be. A tolerance that is not positive asks for the best that f64 can do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// The paper's ε: g(ẑ) ≤ min g + ε.
+    Absolute(f64),
+    /// ε as a share of the median distance from ẑ to the points, which fewer than half of them cannot inflate, unlike g.
+    Relative(f64),
+}
+
+/// The geometric median to a tolerance.
+///
+/// It remembers its last answer: the next one starts there.
+#[derive(Clone, Debug)]
+pub struct GeometricMedian {
+    tolerance: Tolerance,
+    plain: bool,
+    last: Option<(Vec<f64>, Memory)>,
+}
+
+impl GeometricMedian {
+    /// The median to a tolerance.
+    pub fn new(tolerance: Tolerance) -> Self {
+        Self { tolerance, plain: false, last: None }
+    }
+
+    /// The same without the processor's wider registers. For tests: the answer has the same bits.
+    #[doc(hidden)]
+    pub fn plain(tolerance: Tolerance) -> Self {
+        Self { plain: true, ..Self::new(tolerance) }
+    }
+}
+
+impl Aggregator for GeometricMedian {
+    fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
+        if points.is_empty() {
+            return Err(AggregateError::Empty);
+        }
+        if points.dimension() == 1 {
+            return Ok(on_a_line(points));
+        }
+        let last = self.last.take().filter(|(point, _)| point.len() == points.dimension());
+        let (start, memory) = last.unwrap_or_else(|| (start(points), Memory::default()));
+        let typical = typical_distance(points, &start);
+        if !(SQUARED_WELL.contains(&typical) || typical == 0.0) {
+            return self.rescaled(points, &start, typical);
+        }
+        let descent = self.descent(View::all(points), typical, memory);
+        let (found, passes, memory) = through_samples(descent, points, start);
+        self.last = Some((found.z.clone(), memory));
+        Ok(answer(found, passes))
+    }
+}
+
+/// What a point is worth as a geometric median: g there, and a bound on how far that is above the minimum. One pass.
+pub fn certify(points: &Points<'_>, point: Vec<f64>) -> Aggregate {
+    let oracle = GeometricMedian::new(Tolerance::Absolute(0.0));
+    let typical = typical_distance(points, &point);
+    answer(oracle.descent(View::all(points), typical, Memory::default()).visit(point), 1)
+}
+
+fn answer(found: Place, passes: u32) -> Aggregate {
+    Aggregate { point: found.z, objective: found.mean_distance, certified_gap: found.gap, passes }
+}
+
+/// In one dimension every value between the two middle ones is a minimum.
+fn on_a_line(points: &Points<'_>) -> Aggregate {
+    let mut values = points.values().to_vec();
+    let (_, median, _) = values.select_nth_unstable_by((points.len() - 1) / 2, f64::total_cmp);
+    let point = vec![*median];
+    Aggregate { objective: objective(points, &point), point, certified_gap: 0.0, passes: 2 }
+}
+
+// --- from small samples to all rows -----------------------------------------------------------------------------------
+
+/// One in so many blocks of rows, before all of them.
+const SAMPLES: [usize; 2] = [64, 8];
+
+/// A sample of fewer blocks would mislead more than help.
+const FEWEST_BLOCKS: usize = 12;
+
+fn through_samples(all: Descent<'_>, points: &Points<'_>, start: Vec<f64>) -> (Place, u32, Memory) {
+    let Descent { goal, mut memory, mut typical, plain, mut radii, view } = all;
+    let mut z = start;
+    for stride in SAMPLES.into_iter().filter(|stride| points.len() / BLOCK / stride >= FEWEST_BLOCKS) {
+        let view = View::sample(points, stride);
+        let mut descent = Descent { view, goal: Goal::Sample, plain, typical, radii, memory };
+        z = descent.run(z).0.z;
+        Descent { memory, typical, radii, .. } = descent;
+    }
+    let mut descent = Descent { view, goal, plain, typical, radii, memory };
+    let (found, passes) = descent.run(z);
+    (found, passes, descent.memory)
+}
+
+impl GeometricMedian {
+    fn descent<'a>(&self, view: View<'a>, typical: f64, memory: Memory) -> Descent<'a> {
+        Descent { view, goal: Goal::Within(self.tolerance), plain: self.plain, typical, radii: Vec::new(), memory }
+    }
+}
+
+/// How many rows make a start.
+const FEW: usize = 101;
+
+/// A few of n places. The golden ratio spreads them, in no order that data would have.
+fn few(n: usize) -> impl Iterator<Item = usize> {
+    let hash = move |i: usize| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as u128 * n as u128) >> 64;
+    (0..n.min(FEW)).map(move |i| if n <= FEW { i } else { hash(i) as usize })
+}
+
+/// The median of each coordinate over a few rows.
+fn start(points: &Points<'_>) -> Vec<f64> {
+    let rows: Vec<&[f64]> = few(points.len()).map(|i| points.row(i)).collect();
+    let column = |j| middle(rows.iter().map(|row: &&[f64]| row[j]).collect());
+    (0..points.dimension()).filter_map(column).collect()
+}
+
+fn typical_distance(points: &Points<'_>, z: &[f64]) -> f64 {
+    typical(few(points.len()).map(|i| distance(points.row(i), z)))
+}
+
+/// The middle value, the upper one of two.
+fn middle(mut values: Vec<f64>) -> Option<f64> {
+    let middle = values.len() / 2;
+    (!values.is_empty()).then(|| *values.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
+// --- distances at the limits of f64 -------------------------------------------------------------------------------------
+
+/// Distances whose squares are far from the limits of f64.
+const SQUARED_WELL: Range<f64> = 1e-100..1e100;
+
+impl GeometricMedian {
+    /// Rows that are as near or as far as no square can tell are solved in a copy: x becomes (x − `origin`)·2ᵏ.
+    fn rescaled(&self, points: &Points<'_>, origin: &[f64], distance: f64) -> Result<Aggregate, AggregateError> {
+        let k = -distance.log2().round();
+        let values: Vec<f64> = points.rows().flat_map(|row| rescale(row, origin, k)).collect();
+        let Ok(scaled) = Points::new(values, points.dimension()) else { return Err(AggregateError::Empty) };
+        let tolerance = match self.tolerance {
+            Tolerance::Absolute(most) => Tolerance::Absolute(scale(most, k)),
+            relative => relative,
+        };
+        let oracle = Self { tolerance, plain: self.plain, last: None };
+        let (found, passes) = oracle.descent(View::all(&scaled), 1.0, Memory::default()).run(start(&scaled));
+        let shift = found.z.iter().map(|x| scale(*x, -k));
+        let point: Vec<f64> = origin.iter().zip(shift.clone()).map(|(o, shift)| o + shift).collect();
+        // g changes by no more than its argument does, so what is lost on the way back is added.
+        let lost: f64 = point.iter().zip(origin.iter().zip(shift)).map(|(x, (o, shift))| (shift - (x - o)).abs()).sum();
+        let smallest = origin.len() as f64 * scale(f64::from_bits(1), -k).max(f64::from_bits(1));
+        let gap = scale(found.gap, -k) + 2.0 * (lost + smallest);
+        Ok(Aggregate { point, objective: scale(found.mean_distance, -k), certified_gap: gap, passes: passes + 1 })
+    }
+}
+
+/// A row keeps its direction even where its length would overflow.
+fn rescale<'a>(row: &'a [f64], origin: &'a [f64], k: f64) -> impl Iterator<Item = f64> + 'a {
+    let longest = row.iter().zip(origin).map(|(x, o)| (x - o).abs()).fold(0.0, f64::max);
+    let (factor, k) = if scale(longest, k) <= MAGNITUDE { (1.0, k) } else { (MAGNITUDE / longest, 0.0) };
+    row.iter().zip(origin).map(move |(x, o)| scale((x - o) * factor, k))
+}
+
+/// x·2ᵏ, also where 2ᵏ itself is out of range.
+fn scale(x: f64, k: f64) -> f64 {
+    x * (k / 2.0).floor().exp2() * (k / 2.0).ceil().exp2()
+}

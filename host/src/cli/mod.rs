@@ -1,0 +1,92 @@
+//! The command line: arguments in, results on stdout, reasons on stderr.
+
+mod aggregate;
+mod table;
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use serde::Serialize;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+   0  done
+   1  a check failed
+   2  the command line makes no sense
+  65  the data makes no sense
+  74  a file cannot be read or written
+  78  the configuration makes no sense";
+
+/// Byzantine-robust federated linear bandits for microcontroller fleets.
+#[derive(Parser)]
+#[command(version, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Aggregate(aggregate::Args),
+}
+
+/// Why a command has no result; each kind has its exit code.
+enum Failure {
+    Usage(String),
+    Data(String),
+    Io(String),
+}
+
+impl Failure {
+    fn data(reason: impl Display) -> Self {
+        Self::Data(reason.to_string())
+    }
+
+    /// With what the failure is about in front.
+    fn about(self, what: impl Display) -> Self {
+        let prefixed = |reason| format!("{what}: {reason}");
+        match self {
+            Self::Usage(reason) => Self::Usage(prefixed(reason)),
+            Self::Data(reason) => Self::Data(prefixed(reason)),
+            Self::Io(reason) => Self::Io(prefixed(reason)),
+        }
+    }
+
+    fn report(&self) -> ExitCode {
+        let (code, reason, advice) = match self {
+            Self::Usage(reason) => (2, reason, "\n\nFor more information, try '--help'."),
+            Self::Data(reason) => (65, reason, ""),
+            Self::Io(reason) => (74, reason, ""),
+        };
+        // Nobody is left to tell if this fails.
+        let _ = writeln!(io::stderr(), "error: {reason}{advice}");
+        code.into()
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.to_string())
+    }
+}
+
+pub(crate) fn run() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Aggregate(args) => args.run(),
+    };
+    result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+}
+
+/// Writes JSON to stdout: indented for people, in one line for programs.
+fn print(value: &impl Serialize) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let text = if stdout.is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    let written = text.map_err(io::Error::from).and_then(|text| writeln!(stdout, "{text}"));
+    match written {
+        // Who stops reading has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Failure::from(error).about("stdout")),
+    }
+}

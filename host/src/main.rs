@@ -1,0 +1,7 @@
+//! The program `fedbandit`.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}
