@@ -7,6 +7,8 @@
 use fedbandit_core::{MAX_EPISODE_LEN, packed_len, rounding};
 use thiserror::Error;
 
+use crate::symmetric::on_diagonal;
+
 /// How much is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Level {
@@ -32,9 +34,18 @@ pub struct Admission {
 }
 
 /// What is wrong with a summary: its sender's doing, to be counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
 #[non_exhaustive]
 pub enum Fault {
+    /// The sender is not enrolled.
+    #[error("the sender is not enrolled")]
+    UnknownAgent,
+    /// The episode has not begun, or is too long ago.
+    #[error("the summary is of an episode that is not open")]
+    WrongEpisode,
+    /// The sender's summary of this episode came before, whatever it was worth.
+    #[error("the sender's summary of this episode came before")]
+    Duplicate,
     /// Another number of values than the dimension asks for.
     #[error("the summary is of another dimension")]
     WrongDimension,
@@ -160,11 +171,6 @@ pub fn pack_symmetric(matrix: &[f64], dimension: usize) -> Result<Vec<f64>, Faul
         }
     }
     Ok(packed)
-}
-
-/// Which values of a packed triangle stand on the diagonal.
-fn on_diagonal(dimension: usize) -> impl Iterator<Item = bool> {
-    (0..dimension).flat_map(move |i| (i..dimension).map(move |j| i == j))
 }
 
 fn norm(values: &[f64]) -> f64 {

@@ -1,10 +1,15 @@
 //! The controller side of a Byzantine-robust federated linear bandit.
 //!
-//! Devices run [`fedbandit_core::Agent`] and send one summary (U, u) per episode. [`admission`] decides which
-//! summaries may count at all; [`aggregate`] makes one point of many, although some of them lie.
+//! Devices run [`fedbandit_core::Agent`] and send one summary (U, u) per episode. [`controller`] runs the episodes of
+//! Algorithm 1: [`admission`] decides which summaries may count at all, [`streams`] keeps their sums and releases them,
+//! [`aggregate`] makes one point of many although some of them lie, and [`rule`] makes the next model of that.
 #![deny(missing_docs)]
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
 pub mod admission;
 pub mod aggregate;
+pub mod controller;
+pub mod rule;
+pub mod streams;
+pub mod symmetric;

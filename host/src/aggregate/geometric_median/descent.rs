@@ -13,7 +13,10 @@ use super::{Tolerance, few, middle};
 const MOST_PASSES: u32 = 400;
 
 /// Passes in which neither the gradient nor the gap halved: rounding allows no more.
-const PATIENCE: u32 = 16;
+const PATIENCE: u32 = 40;
+
+/// Passes in vain after which the start is doubted.
+const LOST: u32 = 6;
 
 /// The first steps may be so many times Weiszfeld's.
 const FIRST_CAP: f64 = 20.0;
@@ -56,10 +59,57 @@ pub(super) struct Place {
     enough: bool,
 }
 
-/// How long a step may be: the cap grows while it holds us back, the limit comes from a step that went too far.
-struct Trust {
+/// The ways to go on.
+#[derive(Clone, Copy, PartialEq)]
+enum Move {
+    /// A quasi-Newton step, and whether it was cut short.
+    Newton { cut: bool },
+    /// Weiszfeld's step, in Vardi and Zhang's form at a row. It always leads down: it minimises a quadratic that is
+    /// nowhere below g and equal to it here.
+    Weiszfeld,
+    /// To the nearest row, which may be the minimum.
+    Snap,
+}
+
+/// What a descent has learnt about its own steps.
+struct Course {
+    /// The longest step that is trusted, in Weiszfeld's.
     cap: f64,
-    limit: f64,
+    /// The same as a length: it comes from a step that went too far.
+    trust: f64,
+    /// The row that was looked at, and was not the minimum.
+    tried: Option<usize>,
+    /// How often a cluster may be entered without proof that it is lower.
+    entries: u32,
+    /// The shortest gradient, the least gap, and the passes since one of them halved.
+    least: f64,
+    gap: f64,
+    in_vain: u32,
+}
+
+impl Course {
+    fn new(here: &Place) -> Self {
+        let (least, gap) = (norm(&here.gradient), here.gap);
+        Self { cap: FIRST_CAP, trust: f64::INFINITY, tried: None, entries: 4, least, gap, in_vain: 0 }
+    }
+
+    /// Whether `there` is the better place to go on from.
+    fn judge(&mut self, here: &Place, there: &Place, way: Move) -> bool {
+        let (step, slope) = (difference(&there.z, &here.z), norm(&there.gradient));
+        // Several rows about as near are a cluster that seems to hold the minimum: go in, and look at its own scale.
+        let enter = way == Move::Snap && here.near > 1 && self.entries > 0;
+        self.entries -= u32::from(enter);
+        let down = enter || way == Move::Weiszfeld || dot(&there.gradient, &step) <= 0.0 || slope < 0.7 * self.least;
+        match way {
+            Move::Snap => self.tried = here.nearest,
+            Move::Newton { cut } if down && cut => (self.cap, self.trust) = (4.0 * self.cap, 4.0 * self.trust),
+            Move::Newton { .. } if !down => self.trust = 0.25 * norm(&step),
+            _ => {}
+        }
+        self.in_vain = if slope < 0.5 * self.least || there.gap < 0.5 * self.gap { 0 } else { self.in_vain + 1 };
+        (self.least, self.gap) = (self.least.min(slope), self.gap.min(there.gap));
+        down
+    }
 }
 
 impl Descent<'_> {
@@ -68,60 +118,69 @@ impl Descent<'_> {
     pub(super) fn run(&mut self, z: Vec<f64>) -> (Place, u32) {
         let mut here = self.visit(z);
         let mut best: Option<Place> = None;
-        let mut least = norm(&here.gradient);
-        let mut trust = Trust { cap: FIRST_CAP, limit: f64::INFINITY };
-        let (mut passes, mut in_vain, mut tried) = (1, 0, None);
-        while !here.enough && passes < MOST_PASSES && in_vain < PATIENCE {
-            let (step, capped) = self.step(&here, &trust);
-            let snap = here.nearest != tried && self.may_be_minimum(&here, norm(&step));
-            let next = match here.nearest.filter(|_| snap) {
-                Some(row) => self.view.row(row).to_vec(),
-                None => here.z.iter().zip(&step).map(|(z, step)| z + step).collect(),
-            };
+        let mut course = Course::new(&here);
+        let (mut passes, mut restarted) = (1, false);
+        while !here.enough && passes < MOST_PASSES && course.in_vain < PATIENCE {
+            if course.in_vain == LOST && !restarted {
+                here = self.restart();
+                course = Course { in_vain: LOST, gap: course.gap, ..Course::new(&here) };
+                (passes, restarted) = (passes + 2, true);
+                continue;
+            }
+            let (next, way) = self.next(&here, &course);
             // Nothing pulls, or nothing that f64 could still follow.
             if next == here.z || !next.iter().all(|z| z.is_finite()) {
                 break;
             }
-            tried = if snap { here.nearest } else { tried };
             let there = self.visit(next);
             passes += 1;
-            let step = difference(&there.z, &here.z);
-            if there.sums.at == here.sums.at {
-                self.memory.remember(step.clone(), difference(&there.gradient, &here.gradient));
+            let down = course.judge(&here, &there, way);
+            if down {
+                self.learn(&here, &there);
             }
-            let slope = norm(&there.gradient);
-            let least_gap = best.as_ref().map_or(here.gap, |best| best.gap.min(here.gap));
-            in_vain = if slope < 0.5 * least || there.gap < 0.5 * least_gap { 0 } else { in_vain + 1 };
-            let downhill = dot(&there.gradient, &step) <= 0.0 || slope < 0.7 * least;
-            least = least.min(slope);
-            let left = if downhill {
-                trust = Trust { cap: if capped && !snap { 4.0 * trust.cap } else { trust.cap }, limit: f64::INFINITY };
-                std::mem::replace(&mut here, there)
-            } else {
-                trust.limit = if snap { trust.limit } else { 0.5 * norm(&step) };
-                there
-            };
+            let left = if down { std::mem::replace(&mut here, there) } else { there };
             best = best.filter(|best| best.gap <= left.gap).or(Some(left));
         }
         (best.filter(|best| best.gap < here.gap && !here.enough).unwrap_or(here), passes)
     }
 
-    /// A step down from here, and whether trust cut it short.
-    fn step(&mut self, here: &Place, trust: &Trust) -> (Vec<f64>, bool) {
-        // Weiszfeld's step takes the curvature for that of Σ I/r_i; on average over all directions it is (p − 1)/p of it.
-        let p = here.z.len() as f64;
-        let weiszfeld = self.view.len() as f64 / here.sums.weight * p / (p - 1.0);
-        let mut step = self.memory.step(&here.gradient, weiszfeld);
-        if !(dot(&step, &here.gradient) < 0.0) {
+    fn learn(&mut self, here: &Place, there: &Place) {
+        let scale = there.sums.weight / here.sums.weight;
+        if !(0.1..10.0).contains(&scale) {
+            // Another scale, another curvature: what was learnt is no longer true.
             self.memory = Memory::default();
-            step = self.memory.step(&here.gradient, weiszfeld);
+        } else if there.sums.at == here.sums.at {
+            self.memory.remember(difference(&there.z, &here.z), difference(&there.gradient, &here.gradient));
         }
-        let most = (trust.cap * weiszfeld * norm(&here.gradient)).min(trust.limit);
+    }
+
+    /// From the median of each coordinate over all rows: unlike that of a few, no minority can choose it.
+    fn restart(&mut self) -> Place {
+        self.memory = Memory::default();
+        self.visit(self.view.middle())
+    }
+
+    /// Where to look next, and how we came to it.
+    fn next(&self, here: &Place, course: &Course) -> (Vec<f64>, Move) {
+        let weiszfeld = self.view.len() as f64 / here.sums.weight;
+        // The quadratic of Weiszfeld has the curvature of Σ I/r_i; on average over all directions, g has (p − 1)/p of it.
+        let p = here.z.len() as f64;
+        let mut step = self.memory.step(&here.gradient, weiszfeld * p / (p - 1.0));
         let length = norm(&step);
-        if length > most {
-            step.iter_mut().for_each(|step| *step *= most / length);
+        let most = (course.cap * weiszfeld * norm(&here.gradient)).min(course.trust);
+        if here.nearest != course.tried && self.may_be_minimum(here, length.min(most)) {
+            let row = here.nearest.map_or(&here.z[..], |row| self.view.row(row));
+            return (row.to_vec(), Move::Snap);
         }
-        (step, length > most)
+        let way = if here.sums.at > 0 || !(dot(&step, &here.gradient) < 0.0) {
+            step = here.gradient.iter().map(|gradient| -weiszfeld * gradient).collect();
+            Move::Weiszfeld
+        } else {
+            let cut = length > most;
+            step.iter_mut().filter(|_| cut).for_each(|step| *step *= most / length);
+            Move::Newton { cut }
+        };
+        (here.z.iter().zip(&step).map(|(z, step)| z + step).collect(), way)
     }
 
     /// Makes a pass at `z`.

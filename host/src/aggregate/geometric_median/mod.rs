@@ -57,8 +57,14 @@ impl Aggregator for GeometricMedian {
             return Ok(on_a_line(points));
         }
         let last = self.last.take().filter(|(point, _)| point.len() == points.dimension());
-        let (start, memory) = last.unwrap_or_else(|| (start(points), Memory::default()));
-        let typical = typical_distance(points, &start);
+        let (mut start, memory) =
+            last.unwrap_or_else(|| (start(few(points.len()).map(|i| points.row(i))), Memory::default()));
+        let mut typical = typical_distance(points, &start, few(points.len()));
+        if !SQUARED_WELL.contains(&typical) {
+            // A few rows may have been chosen to mislead: all of them cannot.
+            start = self::start(points.rows());
+            typical = typical_distance(points, &start, 0..points.len());
+        }
         if !(SQUARED_WELL.contains(&typical) || typical == 0.0) {
             return self.rescaled(points, &start, typical);
         }
@@ -72,7 +78,7 @@ impl Aggregator for GeometricMedian {
 /// What a point is worth as a geometric median: g there, and a bound on how far that is above the minimum. One pass.
 pub fn certify(points: &Points<'_>, point: Vec<f64>) -> Aggregate {
     let oracle = GeometricMedian::new(Tolerance::Absolute(0.0));
-    let typical = typical_distance(points, &point);
+    let typical = typical_distance(points, &point, few(points.len()));
     answer(oracle.descent(View::all(points), typical, Memory::default()).visit(point), 1)
 }
 
@@ -125,15 +131,15 @@ fn few(n: usize) -> impl Iterator<Item = usize> {
     (0..n.min(FEW)).map(move |i| if n <= FEW { i } else { hash(i) as usize })
 }
 
-/// The median of each coordinate over a few rows.
-fn start(points: &Points<'_>) -> Vec<f64> {
-    let rows: Vec<&[f64]> = few(points.len()).map(|i| points.row(i)).collect();
-    let column = |j| middle(rows.iter().map(|row: &&[f64]| row[j]).collect());
-    (0..points.dimension()).filter_map(column).collect()
+/// The median of each coordinate over some rows.
+fn start<'a>(rows: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
+    let rows: Vec<&[f64]> = rows.collect();
+    let column = |j| middle(rows.iter().map(|row| row[j]).collect());
+    (0..rows.first().map_or(0, |row| row.len())).filter_map(column).collect()
 }
 
-fn typical_distance(points: &Points<'_>, z: &[f64]) -> f64 {
-    typical(few(points.len()).map(|i| distance(points.row(i), z)))
+fn typical_distance(points: &Points<'_>, z: &[f64], rows: impl Iterator<Item = usize>) -> f64 {
+    typical(rows.map(|i| distance(points.row(i), z)))
 }
 
 /// The middle value, the upper one of two.
@@ -148,25 +154,41 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
 const SQUARED_WELL: Range<f64> = 1e-100..1e100;
 
 impl GeometricMedian {
-    /// Rows that are as near or as far as no square can tell are solved in a copy: x becomes (x − `origin`)·2ᵏ.
-    fn rescaled(&self, points: &Points<'_>, origin: &[f64], distance: f64) -> Result<Aggregate, AggregateError> {
-        let k = -distance.log2().round();
-        let values: Vec<f64> = points.rows().flat_map(|row| rescale(row, origin, k)).collect();
-        let Ok(scaled) = Points::new(values, points.dimension()) else { return Err(AggregateError::Empty) };
+    /// Rows that are as near or as far as no square can tell are solved in a copy: x becomes (x − origin)·2ᵏ.
+    fn rescaled(&self, points: &Points<'_>, start: &[f64], typical: f64) -> Result<Aggregate, AggregateError> {
+        // Only a coordinate that is far larger than the distances needs an origin: rows nearby then subtract without
+        // rounding, and scaling by a power of two is exact anyway.
+        let origin: Vec<f64> = start.iter().map(|x| if x.abs() > 1e3 * typical { *x } else { 0.0 }).collect();
+        let k = -typical.log2().round();
+        let values: Vec<f64> = points.rows().flat_map(|row| rescale(row, &origin, k)).collect();
+        let Ok(copy) = Points::new(values, points.dimension()) else { return Err(AggregateError::Empty) };
         let tolerance = match self.tolerance {
             Tolerance::Absolute(most) => Tolerance::Absolute(scale(most, k)),
             relative => relative,
         };
         let oracle = Self { tolerance, plain: self.plain, last: None };
-        let (found, passes) = oracle.descent(View::all(&scaled), 1.0, Memory::default()).run(start(&scaled));
-        let shift = found.z.iter().map(|x| scale(*x, -k));
-        let point: Vec<f64> = origin.iter().zip(shift.clone()).map(|(o, shift)| o + shift).collect();
+        let begin = self::start(copy.rows());
+        let (found, passes) = oracle.descent(View::all(&copy), 1.0, Memory::default()).run(begin);
+        let (point, lost) = unscale(&found.z, &origin, k);
         // g changes by no more than its argument does, so what is lost on the way back is added.
-        let lost: f64 = point.iter().zip(origin.iter().zip(shift)).map(|(x, (o, shift))| (shift - (x - o)).abs()).sum();
         let smallest = origin.len() as f64 * scale(f64::from_bits(1), -k).max(f64::from_bits(1));
-        let gap = scale(found.gap, -k) + 2.0 * (lost + smallest);
-        Ok(Aggregate { point, objective: scale(found.mean_distance, -k), certified_gap: gap, passes: passes + 1 })
+        let certified_gap = scale(found.gap, -k) + 2.0 * (lost + smallest);
+        Ok(Aggregate { objective: objective(points, &point), point, certified_gap, passes: passes + 2 })
     }
+}
+
+/// origin + z·2⁻ᵏ, and the sum of what rounding took from its coordinates.
+fn unscale(z: &[f64], origin: &[f64], k: f64) -> (Vec<f64>, f64) {
+    let exact = z.iter().zip(origin).map(|(z, origin)| two_sum(*origin, scale(*z, -k)));
+    let (point, lost): (Vec<f64>, Vec<f64>) = exact.unzip();
+    (point, lost.iter().map(|lost| lost.abs()).sum())
+}
+
+/// a + b, and what rounding took from it (Knuth).
+fn two_sum(a: f64, b: f64) -> (f64, f64) {
+    let sum = a + b;
+    let of_b = sum - a;
+    (sum, (a - (sum - of_b)) + (b - of_b))
 }
 
 /// A row keeps its direction even where its length would overflow.

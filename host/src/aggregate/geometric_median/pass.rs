@@ -8,6 +8,7 @@ use std::ops::Range;
 use pulp::{Simd, f64x4};
 
 use super::super::{Points, SQUARES, distance};
+use super::start;
 
 /// Rows that are read together: as many as keep their weights in registers.
 pub(super) const BLOCK: usize = 8;
@@ -60,6 +61,11 @@ impl<'a> View<'a> {
         // The stride is a power of two.
         let jitter = ((block as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize & (self.stride - 1);
         (block * self.stride + jitter) * BLOCK
+    }
+
+    /// The median of each coordinate over the rows that are read.
+    pub(super) fn middle(&self) -> Vec<f64> {
+        start((0..self.len()).map(|i| self.row(i)))
     }
 
     /// The `count` rows of a block.

@@ -1,0 +1,139 @@
+//! Symmetric matrices as packed upper triangles, row by row.
+//!
+//! In the *scaled* packing the values off the diagonal carry a factor √2, so that ℓ2 is the Frobenius norm and an
+//! oracle for vectors serves matrices. What it answers is a symmetric matrix again; nothing is lost by that, since the
+//! symmetric part of a geometric median of symmetric matrices is as good a median (the paper's Lemma gm_sym).
+
+use std::f64::consts::SQRT_2;
+
+use fedbandit_core::VALUE_LIMIT;
+use nalgebra::{DMatrix, DVector};
+
+/// Row and column of each value of a packed triangle.
+fn places(dimension: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..dimension).flat_map(move |i| (i..dimension).map(move |j| (i, j)))
+}
+
+/// Which values of a packed triangle stand on the diagonal.
+pub(crate) fn on_diagonal(dimension: usize) -> impl Iterator<Item = bool> {
+    places(dimension).map(|(i, j)| i == j)
+}
+
+fn scales(dimension: usize) -> impl Iterator<Item = f64> {
+    on_diagonal(dimension).map(|on| if on { 1.0 } else { SQRT_2 })
+}
+
+/// The scaled packing of a packed triangle.
+pub fn scaled(packed: &[f64], dimension: usize) -> impl Iterator<Item = f64> {
+    packed.iter().zip(scales(dimension)).map(|(value, scale)| value * scale)
+}
+
+/// The packed triangle of a scaled packing.
+pub fn unscaled(scaled: &[f64], dimension: usize) -> impl Iterator<Item = f64> {
+    scaled.iter().zip(scales(dimension)).map(|(value, scale)| value / scale)
+}
+
+/// The full matrix of a scaled packing.
+pub fn matrix(scaled: &[f64], dimension: usize) -> DMatrix<f64> {
+    let mut matrix = DMatrix::zeros(dimension, dimension);
+    for ((i, j), value) in places(dimension).zip(unscaled(scaled, dimension)) {
+        matrix[(i, j)] = value;
+        matrix[(j, i)] = value;
+    }
+    matrix
+}
+
+/// The packed triangle of a symmetric matrix: read below the diagonal, as nalgebra's Cholesky factorisation does.
+pub fn pack(matrix: &DMatrix<f64>) -> impl Iterator<Item = f64> {
+    places(matrix.nrows()).map(|(i, j)| matrix[(j, i)])
+}
+
+/// The least eigenvalue with which a device is sure to factorise Λ: (D + 4)·2⁻²³·tr Λ, and at least 2⁻⁵⁸.
+///
+/// With u = 2⁻²⁴, storing Λ in f32 changes it by at most u·|Λ|, and the device's elimination finds the pivots of a
+/// matrix that is within (D + 3)u·|R|ᵀ|R| of that, where Λ = RᵀR (Higham, *Accuracy and Stability of Numerical
+/// Algorithms*, theorem 10.3, with two roundings more for a factor without roots). Both |Λ| and |R|ᵀ|R| have spectral
+/// norms up to ‖R‖_F² = tr Λ, so every pivot is at least λ_min(Λ) − (D + 4)u·tr Λ to first order. From twice that on a
+/// pivot is above the 2⁻²³ of its diagonal entry that the device asks for; 2⁻⁵⁸ keeps it above the device's absolute
+/// limit, 2⁻⁶⁰.
+fn margin(dimension: usize, trace: f64) -> f64 {
+    ((dimension as f64 + 4.0) * f64::from(f32::EPSILON) * trace).max(LEAST)
+}
+
+const LEAST: f64 = 1.0 / (1_u64 << 58) as f64;
+
+/// Whether a device is sure to take this Λ: in range, and positive definite by a margin that f32 cannot use up.
+pub fn is_usable(design: &DMatrix<f64>) -> bool {
+    in_range(design) && shifted(design, -margin(design.nrows(), design.trace())).cholesky().is_some()
+}
+
+fn in_range(design: &DMatrix<f64>) -> bool {
+    design.iter().all(|value| value.abs() <= f64::from(VALUE_LIMIT))
+}
+
+/// A + shift·I.
+pub(crate) fn shifted(matrix: &DMatrix<f64>, shift: f64) -> DMatrix<f64> {
+    matrix + DMatrix::from_diagonal_element(matrix.nrows(), matrix.nrows(), shift)
+}
+
+/// A Λ that [`is_usable`], and how many of its eigenvalues were raised for that: none if it was usable before, else all
+/// below `floor` or below twice the margin, to the larger of the two.
+///
+/// None if a value is out of range.
+pub fn raise_eigenvalues(mut design: DMatrix<f64>, floor: f64) -> Option<(DMatrix<f64>, usize)> {
+    if is_usable(&design) {
+        return Some((design, 0));
+    }
+    if !in_range(&design) {
+        return None;
+    }
+    let pairs = eigenpairs(&design);
+    // Raising adds up to D·floor to the trace, and so far less to the margin than its double has room for.
+    let floor = floor.max(2.0 * margin(design.nrows(), pairs.iter().map(|(value, _)| value.max(0.0)).sum()));
+    design.fill(0.0);
+    for (value, vector) in &pairs {
+        design.ger(value.max(floor), vector, vector, 1.0);
+    }
+    Some((design, pairs.iter().filter(|(value, _)| *value < floor).count()))
+}
+
+/// Eigenvalues and unit eigenvectors, by one-sided Jacobi rotations.
+///
+/// nalgebra's solver answers NaN for some sparse matrices of many magnitudes and never ends for others (its issue
+/// 1025), and a peer may choose which. Here all columns are about as long: with σ ≥ 2‖A‖₂ the eigenvalues of A + σI are
+/// within a factor of 3. An orthogonal V that makes the columns of (A + σI)V orthogonal consists of eigenvectors, and
+/// these columns are they times the eigenvalues.
+fn eigenpairs(matrix: &DMatrix<f64>) -> Vec<(f64, DVector<f64>)> {
+    let shift = 2.0 * matrix.norm() + LEAST;
+    let mut columns = shifted(matrix, shift);
+    // Quadratic convergence: fewer than ten sweeps do.
+    for _ in 0..SWEEPS {
+        if !sweep(&mut columns) {
+            break;
+        }
+    }
+    columns.column_iter().map(|column| (column.norm() - shift, column.normalize())).collect()
+}
+
+const SWEEPS: usize = 50;
+
+/// Rotates every pair of columns to be orthogonal; whether any was not.
+fn sweep(columns: &mut DMatrix<f64>) -> bool {
+    let n = columns.ncols();
+    let mut rotated = false;
+    for (p, q) in places(n).filter(|(p, q)| p < q) {
+        let (a, b) = (columns.column(p), columns.column(q));
+        let (aa, bb, ab) = (a.norm_squared(), b.norm_squared(), a.dot(&b));
+        if ab.abs() <= 4.0 * f64::EPSILON * n as f64 * (aa * bb).sqrt() {
+            continue;
+        }
+        let cot_2 = (bb - aa) / (2.0 * ab);
+        let tan = cot_2.signum() / (cot_2.abs() + cot_2.hypot(1.0));
+        let cos = 1.0 / tan.hypot(1.0);
+        let (new_a, new_b) = ((a - b * tan) * cos, (a * tan + b) * cos);
+        columns.set_column(p, &new_a);
+        columns.set_column(q, &new_b);
+        rotated = true;
+    }
+    rotated
+}

@@ -1,0 +1,889 @@
+//! The controller against a naive statement of Algorithm 1, against hostile messages, and with real agents.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use fedbandit::admission::{Fault, Level, SettingError};
+use fedbandit::aggregate::{
+    Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, ShapeError, Tolerance, objective,
+};
+use fedbandit::controller::{Closed, Controller, Episodes, Setting, SetupError, Suspicion};
+use fedbandit::rule::{Estimate, Evidence, Parameters, Rule, Schedule, Separate, Solution};
+use fedbandit::streams::{AgentId, NoPrivacy, Privatise, Streams};
+use fedbandit::symmetric;
+use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
+use nalgebra::{DMatrix, DVector};
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+
+// --- what the tests share -------------------------------------------------------------------------------------------
+
+struct Random(Pcg64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(Pcg64::seed_from_u64(seed))
+    }
+
+    /// Uniform in [−1, 1).
+    fn symmetric(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / 4_503_599_627_370_496.0 - 1.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.0.next_u64() % n as u64) as usize
+    }
+
+    fn action(&mut self, dimension: usize) -> DVector<f64> {
+        let x = DVector::from_fn(dimension, |_, _| self.symmetric());
+        let norm = x.norm();
+        if norm > 1.0 { x / norm } else { x }
+    }
+}
+
+/// The geometric median, slowly.
+#[derive(Clone, Debug)]
+struct Median;
+
+impl Aggregator for Median {
+    fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
+        let rows: Vec<_> = points.rows().map(DVector::from_column_slice).collect();
+        answer(points, geometric_median(&rows).as_slice().to_vec())
+    }
+}
+
+fn answer(points: &Points<'_>, point: Vec<f64>) -> Result<Aggregate, AggregateError> {
+    if points.is_empty() {
+        return Err(AggregateError::Empty);
+    }
+    let objective = objective(points, &point);
+    Ok(Aggregate { point, objective, certified_gap: objective, passes: 1 })
+}
+
+fn geometric_median(points: &[DVector<f64>]) -> DVector<f64> {
+    if let Some(point) = points.iter().find(|point| is_optimal(points, point)) {
+        return point.clone();
+    }
+    // The minimum is at none of the points, and Weiszfeld's iteration finds it from where it is lower than at all of them.
+    let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
+    let lowest = points.iter().min_by(|a, b| g(a).total_cmp(&g(b))).unwrap();
+    let downhill = pull(points, lowest);
+    let mut step = 1.0;
+    while g(&(lowest + &downhill * step)) >= g(lowest) {
+        step /= 2.0;
+    }
+    let mut z = lowest + downhill * step;
+    for _ in 0..5_000 {
+        let weight: f64 = points.iter().map(|point| 1.0 / (point - &z).norm()).sum();
+        let step = pull(points, &z) / weight;
+        z += &step;
+        if step.norm() <= 1e-15 * z.norm() {
+            break;
+        }
+    }
+    z
+}
+
+/// The sum of the unit vectors from z to the points elsewhere: −∂g but for the points at z.
+fn pull(points: &[DVector<f64>], z: &DVector<f64>) -> DVector<f64> {
+    points.iter().filter(|point| *point != z).map(|point| (point - z).normalize()).fold(z * 0.0, |sum, unit| sum + unit)
+}
+
+/// 0 ∈ ∂g(z).
+fn is_optimal(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
+    pull(points, z).norm() <= points.iter().filter(|point| *point == z).count() as f64
+}
+
+/// T steps in episodes of 8, checked as the paper does.
+fn setting(dimension: u8, horizon: u32) -> Setting {
+    let episodes = Episodes::new(horizon, 8, 8).unwrap();
+    Setting { dimension, episodes, level: Level::Paper, reward_bound: None, window: 0 }
+}
+
+/// Agents with gaps between their numbers, and not in order.
+fn agents(n: u32) -> Vec<AgentId> {
+    (0..n).rev().map(|agent| AgentId(10 * agent + 7)).collect()
+}
+
+fn separate<A: Aggregator + Clone>(aggregator: A) -> impl Rule {
+    Separate::new(aggregator.clone(), aggregator, |episode: u32| (lambda(episode), beta(episode)))
+}
+
+fn lambda(episode: u32) -> f64 {
+    0.5 * f64::from(episode).sqrt()
+}
+
+fn beta(episode: u32) -> f64 {
+    0.1 * f64::from(episode)
+}
+
+fn theta(model: &Model<'_>) -> DVector<f64> {
+    DVector::from_iterator(model.theta.len(), model.theta.iter().map(f64::from))
+}
+
+fn design(model: &Model<'_>) -> DMatrix<f64> {
+    let packed: Vec<_> = model.design.iter().map(f64::from).collect();
+    let dimension = model.theta.len();
+    symmetric::matrix(&symmetric::scaled(&packed, dimension).collect::<Vec<_>>(), dimension)
+}
+
+fn pack(matrix: &DMatrix<f64>) -> Vec<f64> {
+    let n = matrix.nrows();
+    (0..n).flat_map(|i| (i..n).map(move |j| matrix[(i, j)])).collect()
+}
+
+/// Whether a device takes the model.
+fn begin<const D: usize>(model: &Model<'_>) -> bool {
+    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
+    Agent::<D>::new(&prior).unwrap().begin(model).is_ok()
+}
+
+// --- Algorithm 1, naively -------------------------------------------------------------------------------------------
+
+/// What an agent may send, and what is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Honest,
+    WrongDimension,
+    NonFinite,
+    Asymmetric,
+    TooLarge,
+    Indefinite,
+    Inconsistent,
+}
+
+const KINDS: [Kind; 7] = [
+    Kind::Honest,
+    Kind::WrongDimension,
+    Kind::NonFinite,
+    Kind::Asymmetric,
+    Kind::TooLarge,
+    Kind::Indefinite,
+    Kind::Inconsistent,
+];
+
+struct Message {
+    kind: Kind,
+    gram: DMatrix<f64>,
+    feature_sum: DVector<f64>,
+}
+
+impl Message {
+    fn new(kind: Kind, dimension: usize, length: u32, random: &mut Random) -> Self {
+        let dimension = if kind == Kind::WrongDimension { dimension + 1 } else { dimension };
+        let (mut gram, mut feature_sum) = (DMatrix::zeros(dimension, dimension), DVector::zeros(dimension));
+        // Lines 6 to 11. A device may have recorded fewer steps than L.
+        for _ in 0..random.below(length as usize + 1) {
+            let (x, r) = (random.action(dimension), random.symmetric());
+            gram += &x * x.transpose();
+            feature_sum += x * r;
+        }
+        let length = f64::from(length);
+        match kind {
+            Kind::Honest | Kind::WrongDimension => {}
+            Kind::NonFinite if random.below(2) == 0 => feature_sum[0] = f64::INFINITY,
+            Kind::NonFinite => gram[(1, 1)] = f64::NAN,
+            Kind::Asymmetric => gram[(0, 1)] += 1e-9,
+            Kind::TooLarge => gram += DMatrix::from_diagonal_element(dimension, dimension, length),
+            Kind::Indefinite => gram -= DMatrix::from_diagonal_element(dimension, dimension, 2.0 * length),
+            Kind::Inconsistent => (gram, feature_sum) = (gram * 0.0, DVector::from_element(dimension, length)),
+        }
+        Self { kind, gram, feature_sum }
+    }
+
+    fn fault(&self, setting: &Setting) -> Option<Fault> {
+        let strict = setting.level == Level::Strict;
+        match self.kind {
+            Kind::WrongDimension => Some(Fault::WrongDimension),
+            Kind::NonFinite => Some(Fault::NonFinite),
+            Kind::Asymmetric => Some(Fault::Asymmetric),
+            Kind::TooLarge if strict => Some(Fault::Norm),
+            Kind::Indefinite if strict => Some(Fault::NotPositiveSemidefinite),
+            Kind::Inconsistent if strict && setting.reward_bound.is_some() => Some(Fault::Inconsistent),
+            _ => None,
+        }
+    }
+}
+
+struct Naive {
+    setting: Setting,
+    k: u32,
+    /// V_i and v_i.
+    sums: Vec<(DMatrix<f64>, DVector<f64>)>,
+    sent: BTreeSet<(usize, u32)>,
+    faults: BTreeMap<Fault, u64>,
+    repaired: u64,
+}
+
+impl Naive {
+    /// Line 1.
+    fn new(setting: Setting, agents: usize) -> Self {
+        let d = setting.dimension.into();
+        let sums = vec![(DMatrix::zeros(d, d), DVector::zeros(d)); agents];
+        Self { setting, k: 1, sums, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }
+    }
+
+    /// Lines 14 to 22 for the message of one agent.
+    fn receive(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
+        let outcome = self.judge(agent, episode, message);
+        match (outcome, agent) {
+            // Line 22.
+            (Ok(()), Some(agent)) => {
+                self.sums[agent].0 += &message.gram;
+                self.sums[agent].1 += &message.feature_sum;
+            }
+            // Lines 16, 17 and 21: it counts as zero.
+            (Err(fault), _) => *self.faults.entry(fault).or_default() += 1,
+            (Ok(()), None) => unreachable!(),
+        }
+        outcome
+    }
+
+    fn judge(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
+        let agent = agent.ok_or(Fault::UnknownAgent)?;
+        if episode == 0 || episode > self.k || episode + self.setting.window < self.k {
+            return Err(Fault::WrongEpisode);
+        }
+        if !self.sent.insert((agent, episode)) {
+            return Err(Fault::Duplicate);
+        }
+        message.fault(&self.setting).map_or(Ok(()), Err)
+    }
+
+    fn missing(&self) -> usize {
+        (0..self.sums.len()).filter(|agent| !self.sent.contains(&(*agent, self.k))).count()
+    }
+
+    /// Line 3, from Agg(V̂) on: Λ_k and θ_k.
+    fn solve(&mut self, gram: DMatrix<f64>, b: &DVector<f64>) -> (DMatrix<f64>, DVector<f64>) {
+        let d = gram.nrows();
+        let design = self.repair(gram + DMatrix::identity(d, d) * lambda(self.k));
+        let theta = design.clone().cholesky().unwrap().inverse() * b;
+        (design, theta)
+    }
+
+    /// Beyond the paper: Λ must have eigenvalues that f32 can work with.
+    fn repair(&mut self, design: DMatrix<f64>) -> DMatrix<f64> {
+        let share = (design.nrows() as f64 + 4.0) / 8_388_608.0;
+        let mut eigen = design.clone().symmetric_eigen();
+        if eigen.eigenvalues.min() > share * design.trace() {
+            return design;
+        }
+        self.repaired += 1;
+        let positive: f64 = eigen.eigenvalues.iter().map(|value| value.max(0.0)).sum();
+        let floor = (lambda(self.k) / 2.0).max(2.0 * share * positive);
+        eigen.eigenvalues.apply(|value| *value = value.max(floor));
+        eigen.recompose()
+    }
+}
+
+/// Lets a test see what the rule saw.
+struct Watched<R> {
+    rule: R,
+    seen: Rc<RefCell<Option<Streams>>>,
+}
+
+impl<R: Rule> Rule for Watched<R> {
+    fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
+        *self.seen.borrow_mut() = Some(streams.clone());
+        self.rule.estimate(streams, episode)
+    }
+}
+
+/// Whether an answer is Agg of the points, which are full matrices or vectors.
+type IsAgg = fn(&[DVector<f64>], &DVector<f64>) -> bool;
+
+fn is_mean(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
+    let mean = points.iter().sum::<DVector<f64>>() / points.len() as f64;
+    (mean - z).norm() <= 1e-13 * spread(points)
+}
+
+/// By its definition: no point has a smaller mean distance.
+fn is_median(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
+    let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
+    g(z) <= g(&geometric_median(points)) + 1e-7 * spread(points)
+}
+
+fn spread(points: &[DVector<f64>]) -> f64 {
+    points.iter().map(|point| point.norm()).sum()
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    seed: u64,
+    agents: u32,
+    setting: Setting,
+    /// One message in so many is malformed.
+    malformed: usize,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let level = prop_oneof![Just(Level::Paper), Just(Level::Strict)];
+    let bound = prop_oneof![Just(None), Just(Some(1.0)), Just(Some(3.0))];
+    let lengths = (0..4_u32, 0..4_u32, 1..90_u32)
+        .prop_map(|(first, doublings, horizon)| Episodes::new(horizon, 1 << first, 3 << (first + doublings)).unwrap());
+    let setting =
+        (2..6_u8, lengths, level, bound, 0..4_u32).prop_map(|(dimension, episodes, level, reward_bound, window)| {
+            Setting { dimension, episodes, level, reward_bound, window }
+        });
+    // An odd number of agents: their geometric median is unique.
+    (any::<u64>(), 0..5_u32, setting, 2..8_usize).prop_map(|(seed, n, setting, malformed)| Case {
+        seed,
+        agents: 2 * n + 1,
+        setting,
+        malformed,
+    })
+}
+
+/// Runs a controller and Algorithm 1 side by side; returns what happened.
+fn side_by_side<A: Aggregator + Clone>(case: &Case, aggregator: A, is_agg: IsAgg) -> Naive {
+    let Case { seed, setting, .. } = *case;
+    let enrolled = agents(case.agents);
+    let mut random = Random::new(seed);
+    let seen = Rc::new(RefCell::new(None));
+    let rule = Watched { rule: separate(aggregator), seen: seen.clone() };
+    let mut controller = Controller::new(setting, enrolled.clone(), rule, NoPrivacy::new).unwrap();
+    let mut naive = Naive::new(setting, enrolled.len());
+    loop {
+        compare(&controller, &mut naive, &seen.borrow().clone().unwrap(), is_agg);
+        for _ in 0..2 * enrolled.len() {
+            let episode = naive.k.saturating_sub(random.below(4 + setting.window as usize).saturating_sub(2) as u32)
+                + u32::from(random.below(10) == 0);
+            let agent = Some(random.below(enrolled.len() + 1)).filter(|agent| *agent < enrolled.len());
+            let kind = if random.below(case.malformed) == 0 { KINDS[random.below(KINDS.len())] } else { Kind::Honest };
+            let message = Message::new(kind, setting.dimension.into(), setting.episodes.length(episode), &mut random);
+            let id = agent.map_or(AgentId(1), |agent| enrolled[agent]);
+            let feature_sum = message.feature_sum.as_slice();
+            let outcome = if kind == Kind::Asymmetric || random.below(2) == 0 {
+                controller.receive_matrix(id, episode, message.gram.transpose().as_slice(), feature_sum)
+            } else {
+                controller.receive(id, episode, pack(&message.gram), feature_sum.iter().copied())
+            };
+            assert_eq!(outcome, naive.receive(agent, episode, &message), "{kind:?} of episode {episode}");
+        }
+        assert_eq!(controller.counts().faults, naive.faults);
+        assert_eq!((controller.missing(), controller.missing_agents().count()), (naive.missing(), naive.missing()));
+        let closed = controller.close_episode().unwrap();
+        assert_eq!(closed, Some(Closed { episode: naive.k, missing: naive.missing() }));
+        naive.k += 1;
+        if controller.model().is_none() {
+            break;
+        }
+    }
+    assert_eq!(naive.k, setting.episodes.count() + 1);
+    assert_eq!((controller.counts().repaired, controller.counts().kept), (naive.repaired, 0));
+    naive
+}
+
+/// Lines 3 and 4.
+fn compare(controller: &Controller<NoPrivacy, impl Rule>, naive: &mut Naive, streams: &Streams, is_agg: IsAgg) {
+    let d = streams.dimension();
+    let full = |scaled: &[f64]| symmetric::matrix(scaled, d);
+    for (i, (gram, feature_sum)) in naive.sums.iter().enumerate() {
+        assert!((full(streams.gram.row(i)) - gram).amax() <= 1e-13 * gram.amax(), "V of agent {i}");
+        assert_eq!(streams.feature_sum.row(i), feature_sum.as_slice());
+    }
+    let flat = |matrix: &DMatrix<f64>| DVector::from_column_slice(matrix.as_slice());
+    let estimate = controller.estimate();
+    let gram = full(&estimate.gram.point);
+    let b = DVector::from_column_slice(&estimate.feature_sum.point);
+    assert!(is_agg(&naive.sums.iter().map(|(gram, _)| flat(gram)).collect::<Vec<_>>(), &flat(&gram)), "Agg of V");
+    assert!(is_agg(&naive.sums.iter().map(|(_, v)| v.clone()).collect::<Vec<_>>(), &b), "Agg of v");
+
+    let model = controller.model().unwrap();
+    let (expected_design, expected_theta) = naive.solve(gram, &b);
+    assert!((design(&model) - &expected_design).amax() <= 1e-7 * expected_design.amax(), "Λ");
+    assert!((theta(&model) - &expected_theta).amax() <= 1e-7 * expected_theta.amax(), "θ");
+    let rewards = if naive.setting.reward_bound == Some(1.0) { Rewards::Clipped } else { Rewards::Unbounded };
+    assert_eq!(model.beta, beta(naive.k) as f32);
+    assert_eq!(
+        (model.episode, model.episode_len, model.rewards),
+        (naive.k, naive.setting.episodes.length(naive.k), rewards)
+    );
+}
+
+#[test]
+fn the_controller_is_algorithm_1() {
+    let config = ProptestConfig {
+        cases: 200,
+        rng_seed: RngSeed::Fixed(1),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let faults = RefCell::new(BTreeMap::new());
+    let repaired = RefCell::new(0);
+    TestRunner::new(config)
+        .run(&case(), |case| {
+            let mean = side_by_side(&case, Mean, is_mean);
+            let median = side_by_side(&case, Median, is_median);
+            side_by_side(&case, GeometricMedian::new(Tolerance::Relative(1e-9)), is_median);
+            for (fault, count) in mean.faults.iter().chain(&median.faults) {
+                *faults.borrow_mut().entry(*fault).or_insert(0) += count;
+            }
+            *repaired.borrow_mut() += mean.repaired + median.repaired;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(faults.borrow().len(), 9, "every fault occurred: {faults:?}");
+    assert!(faults.borrow().values().all(|count| *count > 50), "and often: {faults:?}");
+    assert!(*repaired.borrow() > 50, "repairs occurred: {repaired:?}");
+}
+
+// --- hostile messages -----------------------------------------------------------------------------------------------
+
+const EXTREMES: [f64; 14] = [
+    0.0,
+    1.0,
+    -1.0,
+    8.0,
+    -64.0,
+    1e30,
+    -1e30,
+    f32::MAX as f64,
+    1e300,
+    -1e300,
+    f64::MAX,
+    f64::MIN_POSITIVE,
+    f64::NAN,
+    f64::NEG_INFINITY,
+];
+
+/// Every agent sends a mix of extremes; the model of every episode must be one that devices take. Returns (repaired,
+/// kept).
+fn bombard<const D: usize>(level: Level, aggregator: impl Aggregator + Clone, seed: u64) -> (u64, u64) {
+    let mut random = Random::new(seed);
+    let reward_bound = (level == Level::Strict).then_some(1.0);
+    let setting = Setting { level, reward_bound, window: 2, ..setting(D as u8, 8 * 12) };
+    let mut controller = Controller::new(setting, agents(5), separate(aggregator), NoPrivacy::new).unwrap();
+    while let Some(model) = controller.model() {
+        assert!(begin::<D>(&model), "D {D}, seed {seed}: {model:?}");
+        let episode = model.episode;
+        // Up to so large in this run, so that extremes of all sizes come to bear.
+        let largest = 2 + (seed as usize) % (EXTREMES.len() - 1);
+        for agent in agents(6) {
+            let mut value = || EXTREMES[random.below(largest)];
+            let gram: Vec<_> = (0..packed_len(D)).map(|_| value()).collect();
+            let feature_sum: Vec<_> = (0..D).map(|_| value()).collect();
+            // What it amounts to is not the point here.
+            _ = controller.receive(agent, episode - episode.min(random.below(4) as u32), gram, feature_sum);
+        }
+        controller.close_episode().unwrap();
+    }
+    let Estimate { gram, feature_sum, .. } = controller.estimate();
+    if gram.point.iter().chain(&feature_sum.point).all(|value| value.is_finite()) {
+        assert!(controller.suspicions().all(|unit| unit.gram >= 0.0 && unit.feature_sum >= 0.0), "no NaN");
+    }
+    (controller.counts().repaired, controller.counts().kept)
+}
+
+#[test]
+fn devices_take_every_model_whatever_is_sent() {
+    let median = GeometricMedian::new(Tolerance::Relative(1e-6));
+    let (mut repaired, mut kept) = (0, 0);
+    for seed in 0..60 {
+        for (r, k) in [
+            bombard::<1>(Level::Paper, Mean, seed),
+            bombard::<2>(Level::Paper, Mean, seed),
+            bombard::<3>(Level::Paper, median.clone(), seed),
+            bombard::<8>(Level::Paper, Mean, seed),
+        ] {
+            repaired += r;
+            kept += k;
+        }
+        assert_eq!(bombard::<2>(Level::Strict, Mean, seed), (0, 0), "strict admission leaves nothing to repair");
+        assert_eq!(bombard::<4>(Level::Strict, median.clone(), seed), (0, 0));
+    }
+    assert!(repaired > 100 && kept > 300, "{repaired} repaired, {kept} kept");
+}
+
+#[test]
+fn a_liar_cannot_stop_a_run_with_the_mean() {
+    for huge in [1e30_f32, f32::MAX] {
+        let mut controller = Controller::new(setting(2, 8 * 6), agents(3), separate(Mean), NoPrivacy::new).unwrap();
+        let mut before = None;
+        while let Some(model) = controller.model() {
+            let (episode, values) = (model.episode, (theta(&model), design(&model), model.beta));
+            match episode {
+                ..4 => before = Some(values),
+                _ => assert_eq!(before.as_ref(), Some(&values), "the last good parameters stay, width included"),
+            }
+            for (i, agent) in agents(3).into_iter().enumerate() {
+                let value = if (episode, i) == (3, 1) { huge } else { 1.0 };
+                controller.receive(agent, episode, [4.0, 0.0, value], [1.0, value]).unwrap();
+            }
+            controller.close_episode().unwrap();
+            let kept = episode.clamp(2, 5) - 2;
+            assert_eq!((controller.counts().kept, controller.counts().repaired), (kept.into(), 0));
+        }
+        assert_eq!(controller.estimate().parameters, None);
+    }
+}
+
+/// Answers what it is told to.
+#[derive(Clone, Debug)]
+struct Fixed(f64);
+
+impl Aggregator for Fixed {
+    fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
+        answer(points, vec![self.0; points.dimension()])
+    }
+}
+
+#[test]
+fn a_first_model_that_no_device_takes_is_an_error() {
+    let start = |lambda, beta, centre| {
+        let rule = Separate::new(Fixed(centre), Fixed(centre), move |_| (lambda, beta));
+        Controller::new(setting(2, 8), agents(3), rule, NoPrivacy::new).map(|_| ())
+    };
+    assert_eq!(start(1.0, 0.0, 0.0), Ok(()));
+    for (lambda, beta, centre) in [
+        (0.0, 1.0, 0.0),
+        (-1.0, 1.0, 0.0),
+        (f64::NAN, 1.0, 0.0),
+        (f64::INFINITY, 1.0, 0.0),
+        (1e19, 1.0, 0.0),
+        (1.0, -1.0, 0.0),
+        (1.0, f64::NAN, 0.0),
+        (1.0, 1e19, 0.0),
+        (1.0, 1.0, f64::NAN),
+        (1.0, 1.0, 1e300),
+    ] {
+        assert_eq!(start(lambda, beta, centre), Err(SetupError::FirstModel), "λ {lambda}, β {beta}, Agg {centre}");
+    }
+}
+
+#[test]
+fn parameters_are_what_a_device_takes() {
+    let design = |a, b, c| DMatrix::from_row_slice(2, 2, &[a, b, b, c]);
+    let new = |theta, design, beta| Parameters::new(&DVector::from_vec(vec![theta, 0.0]), &design, beta);
+    let parameters = new(3.0, design(2.0, 1.0, 4.0), 0.5).unwrap();
+    let model = parameters.model(9, 8, Rewards::Clipped);
+    assert!(begin::<2>(&model));
+    assert_eq!((model.theta, model.design, model.beta), ((&[3.0, 0.0]).into(), (&[2.0, 1.0, 4.0]).into(), 0.5));
+    assert_eq!((model.episode, model.episode_len, model.rewards), (9, 8, Rewards::Clipped));
+    assert_eq!(new(3.0, design(1.0, 2.0, 1.0), 0.5), None, "indefinite");
+    assert_eq!(new(3.0, design(1.0, 1.0, 1.0 + 1e-8), 0.5), None, "too close to singular for f32");
+    assert_eq!(new(2e18, design(2.0, 1.0, 4.0), 0.5), None, "θ out of range");
+    assert_eq!(new(3.0, design(2.0, 1.0, 4.0), -0.5), None, "a negative width");
+}
+
+#[test]
+fn matrices_and_vectors_have_an_oracle_each() {
+    let streams = Streams::zeros(3, 2).unwrap();
+    let estimate = Separate::new(Fixed(2.0), Fixed(3.0), |_| (1.0, 1.0)).estimate(&streams, 1).unwrap();
+    assert_eq!((estimate.gram.point, estimate.feature_sum.point), (vec![2.0; 3], vec![3.0; 2]));
+}
+
+/// λ and β from the data: the largest ‖V̂_i‖_F, and ‖Λθ − b‖ + λ, of which the first is 0.
+struct FromData;
+
+impl Schedule for FromData {
+    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
+        evidence.streams.gram.rows().map(|row| DVector::from_column_slice(row).norm()).fold(1.0, f64::max)
+    }
+
+    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
+        let b = DVector::from_column_slice(evidence.feature_sum);
+        (solution.design * solution.theta - b).norm() + solution.lambda
+    }
+}
+
+#[test]
+fn a_schedule_may_follow_the_data() {
+    let rule: Box<dyn Rule> = Box::new(Separate::new(Mean, Mean, FromData));
+    let mut controller = Controller::new(setting(2, 16), agents(2), rule, NoPrivacy::new).unwrap();
+    controller.receive(AgentId(7), 1, [2.0, 1.0, 2.0], [3.0, 5.0]).unwrap();
+    controller.close_episode().unwrap();
+    let model = controller.model().unwrap();
+    let lambda = 10.0_f64.sqrt();
+    let expected = DMatrix::from_row_slice(2, 2, &[1.0 + lambda, 0.5, 0.5, 1.0 + lambda]);
+    assert!((design(&model) - expected).amax() < 1e-6 && (f64::from(model.beta) - lambda).abs() < 1e-6);
+}
+
+// --- single properties ----------------------------------------------------------------------------------------------
+
+#[test]
+fn an_indefinite_design_is_repaired_and_reported() {
+    let rule = Separate::new(Mean, Mean, |_| (2.0, 0.5));
+    let mut controller = Controller::new(setting(2, 24), agents(3), rule, NoPrivacy::new).unwrap();
+    for agent in agents(3) {
+        controller.receive(agent, 1, [-100.0, 0.0, 5.0], [3.0, 14.0]).unwrap();
+    }
+    controller.close_episode().unwrap();
+    assert_eq!((controller.estimate().raised, controller.counts().repaired), (1, 1));
+    let model = controller.model().unwrap();
+    // λ/2 = 1 instead of −98; 5 + λ stays. θ follows the repaired Λ.
+    let error = (design(&model) - DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 0.0, 7.0])).amax();
+    assert!(error < 1e-6 && (theta(&model) - DVector::from_vec(vec![3.0, 2.0])).amax() < 1e-6);
+
+    for agent in agents(3) {
+        controller.receive(agent, 2, [200.0, 0.0, 5.0], [0.0, 0.0]).unwrap();
+    }
+    controller.close_episode().unwrap();
+    assert_eq!(
+        (controller.estimate().raised, controller.counts().repaired),
+        (0, 1),
+        "the sums themselves were not touched"
+    );
+    assert_eq!(design(&controller.model().unwrap())[(0, 0)], 102.0);
+}
+
+#[test]
+fn the_order_across_agents_does_not_matter() {
+    let run = |order: &dyn Fn(&mut Vec<AgentId>, &mut Random)| {
+        let mut shuffle = Random::new(5);
+        let setting = Setting { level: Level::Strict, ..setting(3, 80) };
+        let mut controller = Controller::new(setting, agents(7), separate(Median), NoPrivacy::new).unwrap();
+        let mut models = Vec::new();
+        while let Some(model) = controller.model() {
+            let episode = model.episode;
+            models.push((theta(&model), design(&model)));
+            let mut arriving = agents(7);
+            order(&mut arriving, &mut shuffle);
+            for agent in arriving {
+                let mut random = Random::new(u64::from(100 * agent.0 + episode));
+                let message = Message::new(KINDS[random.below(7)], 3, 8, &mut random);
+                _ = controller.receive(agent, episode, pack(&message.gram), message.feature_sum.iter().copied());
+            }
+            controller.close_episode().unwrap();
+        }
+        (models, controller.counts().clone())
+    };
+    let in_order = run(&|_, _| ());
+    assert_eq!(in_order, run(&|agents, _| agents.reverse()));
+    assert_eq!(in_order, run(&|agents, random| agents.sort_by_key(|_| random.0.next_u64())));
+}
+
+#[test]
+fn episodes_cover_the_horizon() {
+    let lengths = |horizon, first, longest| {
+        let episodes = Episodes::new(horizon, first, longest).unwrap();
+        (1..=episodes.count()).map(|k| episodes.length(k)).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(100, 4, 32), [4, 8, 16, 32, 32, 32]);
+    assert_eq!(lengths(92, 4, 32), [4, 8, 16, 32, 32], "no more than it takes");
+    assert_eq!(lengths(93, 4, 32), [4, 8, 16, 32, 32, 32], "no less either");
+    assert_eq!(lengths(10, 4, 32), [4, 8]);
+    assert_eq!(lengths(30, 10, 10), [10, 10, 10]);
+    assert_eq!(lengths(10, 3, 5), [3, 5, 5]);
+    assert_eq!(lengths(0, 3, 5), []);
+    assert_eq!(lengths(200_000, 1, 65_536).len(), 19);
+    for (first, longest, bad) in [(0, 4, 0), (5, 4, 5), (1, 0, 0), (4, 65_537, 65_537)] {
+        assert_eq!(Episodes::new(10, first, longest), Err(SettingError::EpisodeLen(bad)));
+    }
+}
+
+#[test]
+fn a_run_ends_after_its_last_episode() {
+    let setting = Setting { window: 63, ..setting(2, 16) };
+    let mut controller = Controller::new(setting, agents(3), separate(Mean), NoPrivacy::new).unwrap();
+    controller.receive(AgentId(17), 1, [0.0; 3], [0.0; 2]).unwrap();
+    assert_eq!(controller.missing_agents().collect::<Vec<_>>(), [AgentId(27), AgentId(7)]);
+    assert_eq!(controller.close_episode(), Ok(Some(Closed { episode: 1, missing: 2 })));
+    assert_eq!(controller.close_episode(), Ok(Some(Closed { episode: 2, missing: 3 })));
+    assert_eq!((controller.close_episode(), controller.model()), (Ok(None), None));
+    for episode in 0..4 {
+        assert_eq!(controller.receive(AgentId(7), episode, [0.0; 3], [0.0; 2]), Err(Fault::WrongEpisode));
+    }
+    assert_eq!(controller.faults_of(AgentId(7)), Some(&BTreeMap::from([(Fault::WrongEpisode, 4)])));
+    assert_eq!(controller.faults_of(AgentId(17)), Some(&BTreeMap::new()));
+    assert_eq!(controller.faults_of(AgentId(8)), None);
+}
+
+#[test]
+fn late_summaries_count_once_and_for_the_window_only() {
+    let setting = Setting { window: 63, ..setting(1, 8 * 70) };
+    let mut controller = Controller::new(setting, agents(1), separate(Mean), NoPrivacy::new).unwrap();
+    let send = |controller: &mut Controller<_, _>, episode| {
+        Controller::<NoPrivacy, _>::receive(controller, AgentId(7), episode, [1.0], [1.0])
+    };
+    assert_eq!(send(&mut controller, 2), Err(Fault::WrongEpisode), "not begun");
+    for episode in 1..=64 {
+        if episode != 1 && episode != 2 {
+            assert_eq!(send(&mut controller, episode), Ok(()));
+        }
+        if episode < 64 {
+            controller.close_episode().unwrap();
+        }
+    }
+    assert_eq!(controller.estimate().gram.point, [61.0]);
+    assert_eq!(send(&mut controller, 1), Ok(()), "63 episodes late");
+    assert_eq!(send(&mut controller, 1), Err(Fault::Duplicate));
+    controller.close_episode().unwrap();
+    assert_eq!(controller.estimate().gram.point, [63.0]);
+    assert_eq!(send(&mut controller, 1), Err(Fault::WrongEpisode), "64 episodes late");
+    assert_eq!(send(&mut controller, 2), Ok(()));
+    assert_eq!(send(&mut controller, 3), Err(Fault::Duplicate));
+}
+
+#[test]
+fn a_late_summary_is_held_to_its_own_length() {
+    let setting =
+        Setting { level: Level::Strict, episodes: Episodes::new(60, 4, 32).unwrap(), window: 3, ..setting(1, 0) };
+    let mut controller = Controller::new(setting, agents(3), separate(Mean), NoPrivacy::new).unwrap();
+    for _ in 0..3 {
+        controller.close_episode().unwrap();
+    }
+    let mut send = |agent, episode, value: f64| controller.receive(AgentId(agent), episode, [value], [0.0]);
+    assert_eq!(send(7, 1, 4.5), Err(Fault::Norm));
+    assert_eq!(send(17, 1, 4.0), Ok(()));
+    assert_eq!(send(7, 2, 8.0), Ok(()));
+    assert_eq!(send(7, 4, 32.0), Ok(()));
+    assert_eq!(send(17, 4, 33.0), Err(Fault::Norm));
+    assert_eq!(send(17, 4, 32.0), Err(Fault::Duplicate), "a malformed first message uses the slot up");
+}
+
+#[test]
+fn settings_that_make_no_sense_are_errors() {
+    fn start(setting: Setting, enrolled: Vec<AgentId>) -> Result<(), SetupError> {
+        Controller::new(setting, enrolled, separate(Mean), NoPrivacy::new).map(|_| ())
+    }
+    assert_eq!(start(setting(2, 8), agents(3)), Ok(()));
+    assert_eq!(start(setting(0, 8), agents(3)), Err(SetupError::Shape(ShapeError::NoColumns)));
+    assert_eq!(start(setting(2, 8), vec![]), Err(SetupError::Rule(AggregateError::Empty)));
+    let twice = [3, 4, 3].map(AgentId).to_vec();
+    assert_eq!(start(setting(2, 8), twice), Err(SetupError::EnrolledTwice(AgentId(3))));
+    assert_eq!(start(Setting { window: 64, ..setting(2, 8) }, agents(3)), Err(SetupError::Window(64)));
+    let unbounded = Setting { reward_bound: Some(f64::INFINITY), ..setting(2, 8) };
+    assert_eq!(start(unbounded, agents(3)), Err(SetupError::Setting(SettingError::RewardBound(f64::INFINITY))));
+    assert_eq!(
+        Controller::new(setting(2, 8), agents(3), separate(Mean), Groups::new).map(|_| ()),
+        Err(SetupError::Setting(SettingError::PrivacyNeedsBoundedRewards))
+    );
+}
+
+#[test]
+fn suspicions_are_distances_in_median_radii() {
+    let rule = Separate::new(Fixed(0.0), Fixed(0.0), |_| (1.0, 1.0));
+    let mut controller = Controller::new(setting(1, 80), agents(4), rule, NoPrivacy::new).unwrap();
+    let seen = |controller: &Controller<NoPrivacy, _>| {
+        controller.suspicions().map(|s: Suspicion<_>| (s.gram, s.feature_sum)).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&controller), [(0.0, 0.0); 4], "nothing came yet");
+    for (agent, (gram, feature_sum)) in agents(4).into_iter().zip([(1.0, 0.0), (2.0, 0.0), (3.0, 5.0), (40.0, -7.0)]) {
+        controller.receive(agent, 1, [gram], [feature_sum]).unwrap();
+    }
+    controller.close_episode().unwrap();
+    let infinite = f64::INFINITY;
+    assert_eq!(seen(&controller), [(0.5, 0.0), (1.0, 0.0), (1.5, infinite), (20.0, infinite)]);
+    assert_eq!(controller.suspicions().map(|suspicion| suspicion.unit).collect::<Vec<_>>(), agents(4));
+}
+
+// --- privacy --------------------------------------------------------------------------------------------------------
+
+/// A privatiser without the privacy: means of groups of three, each with its own 'noise' added.
+struct Groups {
+    sums: Streams,
+    released: Streams,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Group(usize);
+
+impl Groups {
+    fn new(agents: usize, dimension: usize) -> Result<Self, ShapeError> {
+        let sums = Streams::zeros(agents / 3, dimension)?;
+        Ok(Self { released: sums.clone(), sums })
+    }
+}
+
+impl Privatise for Groups {
+    type Unit = Group;
+
+    const PRIVATE: bool = true;
+
+    fn add(&mut self, agent: usize, _episode: u32, gram: &[f64], feature_sum: &[f64]) {
+        let third = |values: &[f64]| values.iter().map(|value| value / 3.0).collect::<Vec<_>>();
+        self.sums.add(agent / 3, &third(gram), &third(feature_sum));
+    }
+
+    fn release(&mut self, episode: u32) -> &Streams {
+        self.released = self.sums.clone();
+        for group in 0..self.released.gram.len() {
+            let noise = f64::from(episode - 1) * (group as f64 + 1.0);
+            self.released.add(group, &[noise, 0.0, noise], &[noise, 0.0]);
+        }
+        &self.released
+    }
+
+    fn unit(&self, row: usize, _enrolled: &[AgentId]) -> Group {
+        Group(row)
+    }
+}
+
+#[test]
+fn the_hook_for_privacy_suffices_for_noise_on_groups() {
+    let setting = Setting { reward_bound: Some(1.0), ..setting(2, 80) };
+    let rule = Separate::new(Mean, Mean, |_| (1.0, 1.0));
+    let mut controller = Controller::new(setting, agents(6), rule, Groups::new).unwrap();
+    assert_eq!(design(&controller.model().unwrap()), DMatrix::identity(2, 2), "no noise before the first message");
+    for agent in agents(6) {
+        controller.receive(agent, 1, [3.0, 1.0, 2.0], [1.0, 0.0]).unwrap();
+    }
+    assert_eq!(controller.receive(AgentId(7), 1, [0.0; 3], [0.0; 2]), Err(Fault::Duplicate));
+    controller.close_episode().unwrap();
+    // The mean over both groups of message + noise, plus λ = 1.
+    let model = controller.model().unwrap();
+    assert!((design(&model) - DMatrix::from_row_slice(2, 2, &[5.5, 1.0, 1.0, 4.5])).amax() < 1e-6);
+    assert_eq!(model.rewards, Rewards::Clipped);
+    let suspicions: Vec<_> = controller.suspicions().collect();
+    assert_eq!(suspicions.iter().map(|suspicion| suspicion.unit).collect::<Vec<_>>(), [Group(0), Group(1)]);
+    assert!(suspicions.iter().all(|suspicion| (suspicion.gram - 1.0).abs() < 1e-12));
+    // Privacy asks for norms up to L = 8 even at the paper's level.
+    assert_eq!(controller.receive(AgentId(7), 2, [9.0, 0.0, 0.0], [0.0; 2]), Err(Fault::Norm));
+    assert_eq!(controller.counts().faults, BTreeMap::from([(Fault::Duplicate, 1), (Fault::Norm, 1)]));
+}
+
+// --- with agents ----------------------------------------------------------------------------------------------------
+
+const D: usize = 4;
+const THETA: [f64; D] = [0.6, -0.4, 0.5, -0.3];
+
+/// Nine agents, of whom the first three flip the sign of u: ‖θ_k − θ*‖ by episode, and who is suspected in the end.
+fn learn(aggregator: impl Aggregator + Clone) -> (Vec<f64>, BTreeMap<AgentId, f64>) {
+    let setting = Setting { level: Level::Strict, reward_bound: Some(1.0), ..setting(D as u8, 0) };
+    let setting = Setting { episodes: Episodes::new(600, 4, 64).unwrap(), ..setting };
+    let rule = Separate::new(aggregator.clone(), aggregator, |_| (1.0, 0.5));
+    let mut controller = Controller::new(setting, agents(9), rule, NoPrivacy::new).unwrap();
+    let mut random = Random::new(11);
+    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Clipped };
+    let mut devices = vec![Agent::<D>::new(&prior).unwrap(); 9];
+    let mut errors = Vec::new();
+    while controller.model().is_some() {
+        for (i, device) in devices.iter_mut().enumerate() {
+            let model = controller.model().unwrap();
+            device.begin(&model).unwrap();
+            for _ in 0..model.episode_len {
+                let decision_set: [Action<D>; 5] =
+                    std::array::from_fn(|_| project(&Action::from_fn(|_, _| random.symmetric() as f32)));
+                let x = decision_set[device.select(&decision_set).unwrap().index];
+                let mean: f64 = x.iter().zip(THETA).map(|(x, theta)| f64::from(*x) * theta).sum();
+                device.record(&x, (mean + 0.2 * random.symmetric()) as f32).unwrap();
+            }
+            let summary = device.finish();
+            let sign = if i < 3 { -1.0 } else { 1.0 };
+            let feature_sum = summary.feature_sum().map(|value| sign * value);
+            controller.receive(agents(9)[i], summary.episode(), summary.gram(), feature_sum).unwrap();
+        }
+        errors.push((theta(&controller.model().unwrap()) - DVector::from_row_slice(&THETA)).norm());
+        controller.close_episode().unwrap();
+    }
+    assert_eq!(controller.counts(), &Default::default(), "nothing was wrong with any summary");
+    (errors, controller.suspicions().map(|suspicion| (suspicion.unit, suspicion.feature_sum)).collect())
+}
+
+#[test]
+fn agents_learn_though_a_third_of_them_lie() {
+    let (errors, suspicions) = learn(GeometricMedian::new(Tolerance::Relative(1e-6)));
+    let (first, last) = (errors[0], errors[errors.len() - 1]);
+    assert!((first - 0.927).abs() < 0.001, "θ_1 = 0: {first}");
+    assert!(last < 0.1, "‖θ_k − θ*‖: {errors:?}");
+    let (mean, _) = learn(Mean);
+    assert!(mean[mean.len() - 1] > 0.5, "the mean does not: {mean:?}");
+    for (i, agent) in agents(9).iter().enumerate() {
+        assert_eq!(suspicions[agent] > 3.0, i < 3, "{suspicions:?}");
+    }
+}
