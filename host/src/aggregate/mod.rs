@@ -94,9 +94,17 @@ pub fn distance(x: &[f64], z: &[f64]) -> f64 {
     largest * squares.sqrt()
 }
 
-/// ‖x − z‖₂², which may overflow or underflow.
+/// ‖x − z‖₂², which may overflow or underflow. Eight sums at a time, because one would wait for each addition.
 fn squared_distance(x: &[f64], z: &[f64]) -> f64 {
-    x.iter().zip(z).map(|(x, z)| (x - z) * (x - z)).sum()
+    let ((x, x_rest), (z, z_rest)) = (x.as_chunks::<8>(), z.as_chunks::<8>());
+    let mut sums = [0.0; 8];
+    for (x, z) in x.iter().zip(z) {
+        for l in 0..8 {
+            sums[l] += (x[l] - z[l]) * (x[l] - z[l]);
+        }
+    }
+    let rest: f64 = x_rest.iter().zip(z_rest).map(|(x, z)| (x - z) * (x - z)).sum();
+    sums.iter().sum::<f64>() + rest
 }
 
 /// Sums of squares that no overflow or underflow can have spoilt.

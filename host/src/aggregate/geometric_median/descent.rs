@@ -187,7 +187,7 @@ impl Descent<'_> {
     pub(super) fn visit(&mut self, z: Vec<f64>) -> Place {
         let n = self.view.len();
         self.radii.resize(n, 0.0);
-        let curvature_stride = (n / BLOCK / 64).clamp(1, 16);
+        let curvature_stride = (n / BLOCK / 32).clamp(1, 16);
         let reach = REACH * self.typical;
         let pass = Pass { view: self.view, reach, curvature_stride, plain: self.plain };
         let sums = pass.run(&z, &mut self.radii);

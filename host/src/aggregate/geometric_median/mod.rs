@@ -57,6 +57,7 @@ impl Aggregator for GeometricMedian {
             return Ok(on_a_line(points));
         }
         let last = self.last.take().filter(|(point, _)| point.len() == points.dimension());
+        let fewest_blocks = if last.is_some() { FEWEST_BLOCKS_WARM } else { FEWEST_BLOCKS };
         let (mut start, memory) =
             last.unwrap_or_else(|| (start(few(points.len()).map(|i| points.row(i))), Memory::default()));
         let mut typical = typical_distance(points, &start, few(points.len()));
@@ -69,7 +70,7 @@ impl Aggregator for GeometricMedian {
             return self.rescaled(points, &start, typical);
         }
         let descent = self.descent(View::all(points), typical, memory);
-        let (found, passes, memory) = through_samples(descent, points, start);
+        let (found, passes, memory) = through_samples(descent, points, start, fewest_blocks);
         self.last = Some((found.z.clone(), memory));
         Ok(answer(found, passes))
     }
@@ -99,13 +100,19 @@ fn on_a_line(points: &Points<'_>) -> Aggregate {
 /// One in so many blocks of rows, before all of them.
 const SAMPLES: [usize; 2] = [64, 8];
 
-/// A sample of fewer blocks would mislead more than help.
-const FEWEST_BLOCKS: usize = 12;
+/// A sample of fewer blocks would mislead more than help: from a few rows, and from the last answer.
+const FEWEST_BLOCKS: usize = 6;
+const FEWEST_BLOCKS_WARM: usize = 64;
 
-fn through_samples(all: Descent<'_>, points: &Points<'_>, start: Vec<f64>) -> (Place, u32, Memory) {
+fn through_samples(
+    all: Descent<'_>,
+    points: &Points<'_>,
+    start: Vec<f64>,
+    fewest_blocks: usize,
+) -> (Place, u32, Memory) {
     let Descent { goal, mut memory, mut typical, plain, mut radii, view } = all;
     let mut z = start;
-    for stride in SAMPLES.into_iter().filter(|stride| points.len() / BLOCK / stride >= FEWEST_BLOCKS) {
+    for stride in SAMPLES.into_iter().filter(|stride| points.len() / BLOCK / stride >= fewest_blocks) {
         let view = View::sample(points, stride);
         let mut descent = Descent { view, goal: Goal::Sample, plain, typical, radii, memory };
         z = descent.run(z).0.z;

@@ -10,17 +10,20 @@ use pulp::{Simd, f64x4};
 use super::super::{Points, SQUARES, distance};
 use super::start;
 
-/// Rows that are read together: as many as keep their weights in registers.
-pub(super) const BLOCK: usize = 8;
+/// Rows that are read together: enough to hide how long their roots and quotients take, few enough for the first cache.
+pub(super) const BLOCK: usize = 16;
+
+/// Rows whose weights fit into registers.
+const HALF: usize = BLOCK / 2;
 
 /// Rows whose distances are formed together, and whose curvature is bounded together.
 const GROUP: usize = 4;
 
 /// Blocks that one thread sums up in order; larger sums are formed pairwise, so that rounding grows with their logarithm.
-const LEAF: usize = 128;
+const LEAF: usize = 64;
 
 /// Fewer numbers than this are not worth a second thread.
-const PARALLEL: usize = 1 << 20;
+const PARALLEL: usize = 1 << 18;
 
 /// Four numbers at a time: the processor's own vectors, or the same in plain arithmetic.
 trait Lanes: Simd<f64s = f64x4> {}
@@ -225,9 +228,11 @@ impl Pass<'_> {
             } else {
                 sums.add_hard(z, values, &squares, radii, share)
             };
-            add_pull(simd, &mut sums.pull, z, &rows, &weights);
+            for first in [0, HALF] {
+                add_pull(simd, &mut sums.pull, z, &rows[first..], &weights[first..]);
+            }
             if block % self.curvature_stride == 0 {
-                for first in [0, GROUP] {
+                for first in (0..BLOCK).step_by(GROUP) {
                     let dots = dots(simd, z, &rows[first..]);
                     sums.curvature += curvature(dots, &weights[first..first + GROUP], self.reach, z.len());
                 }
@@ -255,7 +260,11 @@ fn tail<S: Lanes>(simd: S, row: &[f64]) -> f64x4 {
 
 #[inline(always)]
 fn total(v: &[f64; BLOCK]) -> f64 {
-    ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]))
+    let mut lanes = [0.0; 4];
+    for k in 0..BLOCK {
+        lanes[k % 4] += v[k];
+    }
+    (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
 }
 
 #[inline(always)]
@@ -270,7 +279,7 @@ const ZERO: f64x4 = f64x4(0.0, 0.0, 0.0, 0.0);
 fn squared_distances<S: Lanes>(simd: S, z: &[f64], rows: &[&[f64]; BLOCK]) -> [f64; BLOCK] {
     let mut squares = [0.0; BLOCK];
     let z_head = &S::as_simd_f64s(z).0[..z.len() / 4];
-    for first in [0, GROUP] {
+    for first in (0..BLOCK).step_by(GROUP) {
         let mut lanes = [ZERO; GROUP];
         let heads = heads::<S, GROUP>(z_head, &rows[first..]);
         for j in 0..z_head.len() {
@@ -291,25 +300,25 @@ fn squared_distances<S: Lanes>(simd: S, z: &[f64], rows: &[&[f64]; BLOCK]) -> [f
 }
 
 #[inline(always)]
-fn add_pull<S: Lanes>(simd: S, pull: &mut [f64], z: &[f64], rows: &[&[f64]; BLOCK], weights: &[f64; BLOCK]) {
-    let mut splats = [ZERO; BLOCK];
-    for k in 0..BLOCK {
+fn add_pull<S: Lanes>(simd: S, pull: &mut [f64], z: &[f64], rows: &[&[f64]], weights: &[f64]) {
+    let mut splats = [ZERO; HALF];
+    for k in 0..HALF {
         splats[k] = simd.splat_f64s(weights[k]);
     }
     let z_head = &S::as_simd_f64s(z).0[..z.len() / 4];
     let (pull_head, pull_tail) = S::as_mut_simd_f64s(pull);
     let pull_head = &mut pull_head[..z_head.len()];
-    let heads = heads::<S, BLOCK>(z_head, rows);
+    let heads = heads::<S, HALF>(z_head, rows);
     for j in 0..z_head.len() {
         let mut sum = pull_head[j];
-        for k in 0..BLOCK {
+        for k in 0..HALF {
             sum = simd.mul_add_f64s(splats[k], simd.sub_f64s(z_head[j], heads[k][j]), sum);
         }
         pull_head[j] = sum;
     }
     if !z.len().is_multiple_of(4) {
         let mut sum = simd.partial_load_f64s(pull_tail);
-        for k in 0..BLOCK {
+        for k in 0..HALF {
             sum = simd.mul_add_f64s(splats[k], simd.sub_f64s(tail(simd, z), tail(simd, rows[k])), sum);
         }
         simd.partial_store_f64s(pull_tail, sum);
