@@ -274,29 +274,67 @@ fn sum(v: f64x4) -> f64 {
 
 const ZERO: f64x4 = f64x4(0.0, 0.0, 0.0, 0.0);
 
-/// Four rows at a time: more streams at once than that, and memory cannot keep up.
+/// Vectors from which on a row is long.
+const LONG: usize = 16;
+
+/// Long rows are read one after the other, as memory likes it; of short ones four at a time, which are then one sum each.
 #[inline(always)]
 fn squared_distances<S: Lanes>(simd: S, z: &[f64], rows: &[&[f64]; BLOCK]) -> [f64; BLOCK] {
-    let mut squares = [0.0; BLOCK];
+    let mut lanes = [ZERO; BLOCK];
     let z_head = &S::as_simd_f64s(z).0[..z.len() / 4];
     for first in (0..BLOCK).step_by(GROUP) {
-        let mut lanes = [ZERO; GROUP];
         let heads = heads::<S, GROUP>(z_head, &rows[first..]);
-        for j in 0..z_head.len() {
-            for k in 0..GROUP {
-                let d = simd.sub_f64s(z_head[j], heads[k][j]);
-                lanes[k] = simd.mul_add_f64s(d, d, lanes[k]);
+        for k in 0..GROUP {
+            if z_head.len() >= LONG {
+                lanes[first + k] = squares_of_row(simd, z_head, heads[k]);
             }
         }
-        for k in 0..GROUP {
-            if !z.len().is_multiple_of(4) {
-                let d = simd.sub_f64s(tail(simd, z), tail(simd, rows[first + k]));
-                lanes[k] = simd.mul_add_f64s(d, d, lanes[k]);
-            }
-            squares[first + k] = sum(lanes[k]);
+        if z_head.len() < LONG {
+            let sums = squares_of_group(simd, z_head, &heads);
+            lanes[first..first + GROUP].copy_from_slice(&sums);
         }
     }
+    let mut squares = [0.0; BLOCK];
+    for k in 0..BLOCK {
+        if !z.len().is_multiple_of(4) {
+            lanes[k] = add_square(simd, lanes[k], tail(simd, z), tail(simd, rows[k]));
+        }
+        squares[k] = sum(lanes[k]);
+    }
     squares
+}
+
+/// With four sums at a time, because one would wait for each addition.
+#[inline(always)]
+fn squares_of_row<S: Lanes>(simd: S, z: &[f64x4], row: &[f64x4]) -> f64x4 {
+    let mut sums = [ZERO; 4];
+    let ((z, z_rest), (x, x_rest)) = (z.as_chunks::<4>(), row.as_chunks::<4>());
+    for (z, x) in z.iter().zip(x) {
+        for l in 0..4 {
+            sums[l] = add_square(simd, sums[l], z[l], x[l]);
+        }
+    }
+    for (z, x) in z_rest.iter().zip(x_rest) {
+        sums[0] = add_square(simd, sums[0], *z, *x);
+    }
+    simd.add_f64s(simd.add_f64s(sums[0], sums[1]), simd.add_f64s(sums[2], sums[3]))
+}
+
+#[inline(always)]
+fn squares_of_group<S: Lanes>(simd: S, z: &[f64x4], rows: &[&[f64x4]; GROUP]) -> [f64x4; GROUP] {
+    let mut sums = [ZERO; GROUP];
+    for j in 0..z.len() {
+        for k in 0..GROUP {
+            sums[k] = add_square(simd, sums[k], z[j], rows[k][j]);
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn add_square<S: Lanes>(simd: S, sum: f64x4, z: f64x4, x: f64x4) -> f64x4 {
+    let d = simd.sub_f64s(z, x);
+    simd.mul_add_f64s(d, d, sum)
 }
 
 #[inline(always)]
