@@ -162,9 +162,9 @@ impl Sums {
     }
 }
 
-/// A bound on ‖error of G‖ for n rows: each u_i is off by less than (p/8 + 16) roundings, each sum by its depth.
+/// A bound on ‖error of G‖ for n rows: each u_i is off by less than (p/2 + 16) roundings, each sum by its depth.
 pub(super) fn pull_error(n: usize, p: usize) -> f64 {
-    let depth = LEAF * BLOCK + n.ilog2() as usize + p / 8 + 16;
+    let depth = LEAF * BLOCK + n.ilog2() as usize + p / 2 + 16;
     1.01 * depth as f64 * n as f64 * f64::EPSILON / 2.0
 }
 
