@@ -1,7 +1,7 @@
 //! What the geometric median costs: passes, time against a plain read, threads, peers, memory.
 //!
-//! `cargo bench -p fedbandit --bench median` prints the tables; with `-- --write` they replace those of
-//! docs/benchmarks.md. Times are CPU times, the least of several runs; every ratio is of two times from the same run.
+//! `cargo bench -p fedbandit --bench median` prints the tables, or those named after `--`; with `-- --write` all of them
+//! replace docs/benchmarks.md. Times are CPU times, the least of several runs; every ratio is of two times from the same run.
 
 mod cases;
 mod peers;
@@ -24,12 +24,22 @@ fn main() {
     {
         return aggregate_a_million(rest);
     }
-    let sections = [passes(), reads(), threads(), peers::table(), memory()];
-    let text = format!("{HEAD}\n{}\n", sections.join("\n\n"));
-    if arguments.iter().any(|argument| argument == "--write") {
-        std::fs::write(RESULTS, text).expect("docs/benchmarks.md can be written");
+    let write = arguments.iter().any(|argument| argument == "--write");
+    let named = |name| !write && arguments.iter().any(|argument| argument == name);
+    let some = SECTIONS.iter().any(|(name, _)| named(name));
+    let sections: Vec<String> =
+        SECTIONS.iter().filter(|(name, _)| !some || named(name)).map(|(_, section)| section()).collect();
+    if write {
+        std::fs::write(RESULTS, format!("{HEAD}\n{}\n", sections.join("\n\n")))
+            .expect("docs/benchmarks.md can be written");
     }
 }
+
+type Section = fn() -> String;
+
+/// What can be asked for by name; all without.
+const SECTIONS: [(&str, Section); 5] =
+    [("passes", passes), ("reads", reads), ("threads", threads), ("peers", peers::table), ("memory", memory)];
 
 const HEAD: &str = "\
 # Benchmarks

@@ -57,8 +57,8 @@ pub(crate) fn table() -> String {
 
 /// To the accuracy of the others, which is that of f64.
 fn ours(points: &Points<'_>) -> Run {
-    let seconds = cpu(runs(10 * points.values().len()), || solve(points, 1e-13));
-    (seconds, solve(points, 1e-13).point)
+    let seconds = cpu(runs(10 * points.values().len()), || solve(points, 1e-12));
+    (seconds, solve(points, 1e-12).point)
 }
 
 /// Its stopping rule is on the sum of 1/r; this is where its answers stop improving.

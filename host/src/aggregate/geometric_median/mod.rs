@@ -129,13 +129,15 @@ impl GeometricMedian {
     }
 }
 
-/// How many rows make a start.
+/// How many rows make a start, and how many where samples will refine it.
 const FEW: usize = 101;
+const FEWER: usize = 65;
 
 /// A few of n places. The golden ratio spreads them, in no order that data would have.
 fn few(n: usize) -> impl Iterator<Item = usize> {
     let hash = move |i: usize| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as u128 * n as u128) >> 64;
-    (0..n.min(FEW)).map(move |i| if n <= FEW { i } else { hash(i) as usize })
+    let few = if n / BLOCK / SAMPLES[1] >= FEWEST_BLOCKS { FEWER } else { FEW.min(n) };
+    (0..few).map(move |i| if n <= FEW { i } else { hash(i) as usize })
 }
 
 /// The median of each coordinate over some rows.

@@ -23,7 +23,7 @@ const GROUP: usize = 4;
 const LEAF: usize = 64;
 
 /// Fewer numbers than this are not worth a second thread.
-const PARALLEL: usize = 1 << 18;
+const PARALLEL: usize = 1 << 20;
 
 /// Four numbers at a time: the processor's own vectors, or the same in plain arithmetic.
 trait Lanes: Simd<f64s = f64x4> {}
