@@ -23,7 +23,7 @@ usage() {
   echo
   echo "and by name only:"
   echo "  bench   the geometric median against a plain read and against its peers; --write replaces docs/benchmarks.md"
-  echo "  peers   the aggregation rules against byzfl"
+  echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
 
 say() { printf '\n==> %s\n' "$*"; }
@@ -147,7 +147,14 @@ step_peers() {
     python3 -m venv $venv && $venv/bin/pip install -q byzfl==0.0.11 numpy && ln -s python $venv/bin/byzfl-is-here ||
       { skip "byzfl cannot be installed here"; return; }
   fi
-  $venv/bin/python host/tests/peers/rules.py target/release/fedbandit
+  $venv/bin/python host/tests/peers/rules.py target/release/fedbandit || return
+  venv=target/dp_accounting
+  if ! [ -x $venv/bin/dp-accounting-is-here ]; then
+    say "installing dp-accounting"
+    python3 -m venv $venv && $venv/bin/pip install -q dp-accounting==0.6.0 && ln -s python $venv/bin/dp-accounting-is-here ||
+      { skip "dp-accounting cannot be installed here"; return; }
+  fi
+  $venv/bin/python host/tests/peers/privacy.py target/release/fedbandit
 }
 
 # --- run ------------------------------------------------------------------------------------------------------------

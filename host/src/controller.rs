@@ -218,11 +218,11 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     ///
     /// # Errors
     /// See [`SetupError`].
-    pub fn new(
+    pub fn new<E: Into<SetupError>>(
         setting: Setting,
         enrolled: impl IntoIterator<Item = AgentId>,
         mut rule: R,
-        privatise: impl FnOnce(usize, usize) -> Result<P, ShapeError>,
+        privatise: impl FnOnce(usize, usize) -> Result<P, E>,
     ) -> Result<Self, SetupError> {
         if setting.window > MAX_WINDOW {
             return Err(SetupError::Window(setting.window));
@@ -231,7 +231,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         let rows = index(&enrolled)?;
         let admissions = (1..=DOUBLINGS + 1).map(|episode| setting.admission(episode, P::PRIVATE));
         let admissions = admissions.collect::<Result<_, _>>()?;
-        let mut privatise = privatise(enrolled.len(), setting.dimension.into())?;
+        let mut privatise = privatise(enrolled.len(), setting.dimension.into()).map_err(E::into)?;
         let (estimate, radii) = consult(&mut rule, &mut privatise, 1)?;
         let parameters = estimate.parameters.clone().ok_or(SetupError::FirstModel)?;
         let slots = vec![Slots::default(); enrolled.len()];

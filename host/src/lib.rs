@@ -3,6 +3,7 @@
 //! Devices run [`fedbandit_core::Agent`] and send one summary (U, u) per episode. [`controller`] runs the episodes of
 //! Algorithm 1: [`admission`] decides which summaries may count at all, [`streams`] keeps their sums and releases them,
 //! [`aggregate`] makes one point of many although some of them lie, and [`rule`] makes the next model of that.
+//! [`privacy`] is for runs whose releases must not tell what any one summary said.
 #![deny(missing_docs)]
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
@@ -10,6 +11,7 @@
 pub mod admission;
 pub mod aggregate;
 pub mod controller;
+pub mod privacy;
 pub mod rule;
 pub mod streams;
 pub mod symmetric;

@@ -1,6 +1,7 @@
 //! The command line: arguments in, results on stdout, reasons on stderr.
 
 mod aggregate;
+mod privacy;
 mod table;
 
 use std::fmt::Display;
@@ -30,6 +31,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Aggregate(aggregate::Args),
+    Privacy(privacy::Args),
 }
 
 /// Why a command has no result; each kind has its exit code.
@@ -75,16 +77,21 @@ impl From<io::Error> for Failure {
 pub(crate) fn run() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Aggregate(args) => args.run(),
+        Command::Privacy(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }
 
 /// Writes JSON to stdout: indented for people, in one line for programs.
 fn print(value: &impl Serialize) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    let text = if stdout.is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
-    let written = text.map_err(io::Error::from).and_then(|text| writeln!(stdout, "{text}"));
-    match written {
+    let pretty = io::stdout().is_terminal();
+    let text = if pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    write(&text.map_err(io::Error::from)?)
+}
+
+/// Writes a text to stdout.
+fn write(text: &impl Display) -> Result<(), Failure> {
+    match writeln!(io::stdout().lock(), "{text}") {
         // Who stops reading has read enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| Failure::from(error).about("stdout")),

@@ -1,0 +1,186 @@
+//! The privatising function Pri (Algorithm 1, line 19).
+
+use rayon::prelude::*;
+
+use super::blt::Filter;
+use super::calibration::{Blt, Mechanism};
+use super::grid::{Plan, accumulate};
+use super::key::{Node, NoiseKey, Scope};
+use super::tree::{Estimator, Tree};
+use crate::aggregate::{AggregateError, Groups};
+use crate::controller::SetupError;
+use crate::streams::{AgentId, Privatise, Streams};
+use fedbandit_core::packed_len;
+
+/// Streams of which no single message can be learnt, (μ, ν)-private as its [`Plan`] says.
+///
+/// A *leaf* is the sum of the messages of a unit, an agent or a group, that were added between two releases; each
+/// message is in one leaf, whatever its episode. The release for episode k = 2, …, K is made of the first k − 1 leaves
+/// and the noise of the plan's mechanism. For k = 1 it is 0 without noise, and what is added after the last release is
+/// in none. A release that was made is never made again: asked for it, or for one beyond K, the answer is the last one.
+///
+/// A group is released as its noisy *sum*, divided by its size. That is as private as noise on each of its agents,
+/// since a message is in one group and moves its sum by Δ, but the mean has √|G| times less noise. The divisor is fixed;
+/// a missing message counts as zero. Groups have to be drawn before the first message.
+///
+/// It has no `Debug`, which would show what agents sent.
+///
+/// ```
+/// use fedbandit::admission::Level;
+/// use fedbandit::aggregate::{GeometricMedian, Tolerance};
+/// use fedbandit::controller::{Controller, Episodes, Setting};
+/// use fedbandit::privacy::calibration::{Budget, Mechanism};
+/// use fedbandit::privacy::{Plan, Private, RunKey};
+/// use fedbandit::rule::Separate;
+/// use fedbandit::streams::AgentId;
+///
+/// let setting = Setting {
+///     dimension: 1,
+///     episodes: Episodes::new(256, 64, 64)?,
+///     level: Level::Strict,
+///     reward_bound: Some(1.0),
+///     window: 0,
+/// };
+/// let plan = Plan::new(&setting, Budget::new(4.0, 1e-6)?, Mechanism::Tree, 1)?;
+/// let key = RunKey::generate()?;
+/// let median = GeometricMedian::new(Tolerance::Relative(1e-6));
+/// let rule = Separate::new(median.clone(), median, |_| (1e4, 0.5));
+/// let mut controller =
+///     Controller::new(setting, [1, 2, 3].map(AgentId), rule, |agents, _| Private::agents(plan, key, agents))?;
+/// controller.receive(AgentId(1), 1, [64.0], [32.0]).unwrap();
+/// controller.close_episode()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Private<K> {
+    plan: Plan,
+    key: K,
+    scope: Scope,
+    /// Of each agent.
+    unit_of: Vec<usize>,
+    units: Vec<Unit>,
+    /// The last episode with a release.
+    episode: u32,
+    streams: Streams,
+}
+
+/// A released stream, by its row: as private as the model, but no agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stream(pub usize);
+
+struct Unit {
+    size: usize,
+    leaf: Vec<i64>,
+    sums: Sums,
+}
+
+/// The leaves that are closed, by mechanism.
+enum Sums {
+    Tree(Tree),
+    Blt(Filter),
+}
+
+impl<K: NoiseKey> Private<K> {
+    /// One stream per agent (Byzantine-UCB-DP).
+    ///
+    /// # Errors
+    /// None for a [`Plan`].
+    pub fn agents(plan: Plan, key: K, agents: usize) -> Result<Self, SetupError> {
+        Self::new(plan, key, (0..agents).collect(), (0..agents).map(|_| 1))
+    }
+
+    /// One stream per group of agents (Byzantine-UCB-DP-MoM).
+    ///
+    /// # Errors
+    /// The groups are of another number of agents.
+    pub fn groups(plan: Plan, key: K, agents: usize, groups: &Groups) -> Result<Self, SetupError> {
+        let grouped = groups.sizes().sum();
+        if grouped != agents {
+            return Err(AggregateError::WrongNumber { expected: grouped, actual: agents }.into());
+        }
+        Self::new(plan, key, (0..agents).map(|agent| groups.group_of(agent)).collect(), groups.sizes())
+    }
+
+    fn new(
+        plan: Plan,
+        key: K,
+        unit_of: Vec<usize>,
+        sizes: impl ExactSizeIterator<Item = usize>,
+    ) -> Result<Self, SetupError> {
+        let scope = Scope { digest: plan.digest(&unit_of), gaussian: plan.gaussian() };
+        let streams = Streams::zeros(sizes.len(), plan.dimension())?;
+        let units = sizes.map(|size| Unit::new(&plan, size)).collect();
+        Ok(Self { plan, key, scope, unit_of, units, episode: 1, streams })
+    }
+
+    /// Closes the leaf of every unit. Units do not depend on each other, so threads may take them in any order.
+    fn close_leaves(&mut self) {
+        let Self { key, scope, .. } = self;
+        self.units.par_iter_mut().enumerate().for_each(|(row, unit)| unit.close_leaf(row, key, scope));
+        self.episode += 1;
+    }
+
+    fn released(&self) -> Streams {
+        let mut streams = Streams::zeros(self.units.len(), self.plan.dimension()).expect("a plan has a dimension");
+        for (row, unit) in self.units.iter().enumerate() {
+            let mean = unit.mean(&self.plan);
+            let (gram, feature_sum) = mean.split_at(packed_len(self.plan.dimension()));
+            streams.gram.add(row, gram.iter().copied());
+            streams.feature_sum.add(row, feature_sum.iter().copied());
+        }
+        streams
+    }
+}
+
+impl<K: NoiseKey> Privatise for Private<K> {
+    type Unit = Stream;
+
+    const PRIVATE: bool = true;
+
+    fn add(&mut self, agent: usize, _episode: u32, gram: &[f64], feature_sum: &[f64]) {
+        if let Some(message) = self.plan.quantise(gram, feature_sum) {
+            accumulate(&mut self.units[self.unit_of[agent]].leaf, &message);
+        }
+    }
+
+    fn release(&mut self, episode: u32) -> &Streams {
+        let due = episode.min(self.plan.episodes());
+        if self.episode < due {
+            (self.episode..due).for_each(|_| self.close_leaves());
+            self.streams = self.released();
+        }
+        &self.streams
+    }
+
+    fn unit(&self, row: usize, _enrolled: &[AgentId]) -> Stream {
+        Stream(row)
+    }
+}
+
+impl Unit {
+    fn new(plan: &Plan, size: usize) -> Self {
+        let sums = match plan.mechanism() {
+            Mechanism::Tree => Sums::Tree(Tree::new(Estimator::Node)),
+            Mechanism::Honaker => Sums::Tree(Tree::new(Estimator::Honaker)),
+            Mechanism::Blt => Sums::Blt(Filter::new(&Blt::for_episodes(plan.episodes()), plan.coordinates())),
+        };
+        Self { size, leaf: vec![0; plan.coordinates()], sums }
+    }
+
+    fn close_leaf(&mut self, row: usize, key: &impl NoiseKey, scope: &Scope) {
+        let noise = |level, index, sum: &mut [i64]| key.add_noise(scope, Node { unit: row as u64, level, index }, sum);
+        match &mut self.sums {
+            Sums::Tree(tree) => tree.push(&self.leaf, noise),
+            Sums::Blt(filter) => filter.push(&self.leaf, noise),
+        }
+        self.leaf.fill(0);
+    }
+
+    fn mean(&self, plan: &Plan) -> Vec<f64> {
+        let mut values = match &self.sums {
+            Sums::Tree(tree) => tree.prefix(plan.coordinates()),
+            Sums::Blt(filter) => filter.prefix(),
+        };
+        values.iter_mut().for_each(|value| *value = *value * plan.step() / self.size as f64);
+        values
+    }
+}

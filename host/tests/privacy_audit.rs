@@ -1,0 +1,575 @@
+//! What an observer can really tell: lower bounds on the privacy loss from many runs.
+//!
+//! Two runs differ in one message, at the extreme pair that reaches Δ. Somebody who sees all releases guesses which run
+//! it was, by a statistic and a threshold that was chosen on other runs. If the releases are as private as one Gaussian
+//! with Δ/σ = g, then Φ⁻¹(1 − FPR) − Φ⁻¹(FNR) ≤ g for *every* guess (Dong, Roth and Su, *Gaussian Differential Privacy*), and the
+//! promise is g = √(2ρ). Clopper and Pearson's bounds on both rates give a lower bound on that difference: if it
+//! exceeds g, the promise is broken. This is sharper than comparing μ, since the step from ρ to (μ, ν) has slack in which
+//! a mistake of a few percent can hide.
+//!
+//! Each rate's bound fails with probability 5·10⁻⁹, and fewer than a hundred pairs of them are asked to hold, so
+//! mechanisms that are right fail the test with a probability below 10⁻⁶. Seeds are fixed, besides.
+
+mod normal;
+
+use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
+
+use fedbandit::admission::Level;
+use fedbandit::aggregate::{Aggregator, GeometricMedian, Groups, Mean, Tolerance};
+use fedbandit::controller::{Controller, Episodes, Setting};
+use fedbandit::privacy::calibration::{Blt, Budget, Mechanism, Noise, sensitivity};
+use fedbandit::privacy::{Plan, Private, Seed};
+use fedbandit::rule::Separate;
+use fedbandit::streams::AgentId;
+use fedbandit::symmetric;
+use fedbandit_core::Model;
+use nalgebra::{DMatrix, DVector};
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+use rayon::prelude::*;
+
+const EPISODES: u32 = 8;
+const RELEASES: usize = EPISODES as usize - 1;
+const EPISODE_LEN: u32 = 64;
+const DIMENSION: usize = 2;
+/// D(D + 1)/2 + D.
+const COORDINATES: usize = 5;
+/// μ = 8 makes g large, and so its estimate relatively precise.
+const MU: f64 = 8.0;
+const NU: f64 = 1e-6;
+const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];
+
+/// The failure probability of one bound on one rate.
+const ALPHA: f64 = 5e-9;
+
+/// What is promised.
+fn promised() -> f64 {
+    (2.0 * Budget::new(MU, NU).unwrap().rho()).sqrt()
+}
+
+// --- what is audited ------------------------------------------------------------------------------------------------
+
+/// Something that takes messages and releases sums.
+trait AuditTarget: Sync {
+    /// All that an observer sees: releases, each with the number k of episodes it is made of. A restart may show some
+    /// of them twice.
+    fn observe(&self, stream: &Stream, run: u64) -> Vec<(usize, [f64; COORDINATES])>;
+
+    fn agents(&self) -> usize {
+        1
+    }
+}
+
+/// U as its packed triangle, and u.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Message([f64; 3], [f64; 2]);
+
+impl Message {
+    const MISSING: Self = Self([0.0; 3], [0.0; 2]);
+
+    /// L steps with one action, by its angle, and one reward.
+    fn constant(angle: f64, reward: f64) -> Self {
+        let (length, (y, x)) = (f64::from(EPISODE_LEN), angle.sin_cos());
+        Self([x * x, x * y, y * y].map(|value| length * value), [x, y].map(|value| length * reward * value))
+    }
+
+    fn vector(&self) -> [f64; COORDINATES] {
+        let Self([a, b, c], [x, y]) = *self;
+        [a, SQRT_2 * b, c, x, y]
+    }
+}
+
+/// The messages by episode, then by agent.
+type Stream = Vec<Vec<Message>>;
+
+/// Two streams that differ in one message.
+struct Neighbours {
+    streams: [Stream; 2],
+    /// The unit vector from one message to the other.
+    direction: [f64; COORDINATES],
+}
+
+impl Neighbours {
+    /// The message of agent 0 in an episode, counted from 1, is one or the other; all others are the same.
+    fn new(agents: usize, episode: usize, pair: [Message; 2], others: Message) -> Self {
+        let streams = pair.map(|message| {
+            let mut stream = vec![vec![others; agents]; RELEASES];
+            stream[episode - 1][0] = message;
+            stream
+        });
+        let [a, b] = pair.map(|message| DVector::from_row_slice(&message.vector()));
+        Self { streams, direction: (b - a).normalize().as_slice().try_into().unwrap() }
+    }
+
+    /// The pair that is Δ apart: the same action all the time, at 120°.
+    fn extreme(agents: usize, episode: usize) -> Self {
+        let pair = [0.0, 2.0 * PI / 3.0].map(|angle| Message::constant(angle, 1.0));
+        Self::new(agents, episode, pair, Message::constant(1.0, 0.5))
+    }
+
+    /// The others' message once more, or another one.
+    fn repeated(agents: usize, episode: usize) -> Self {
+        let others = Message::constant(1.0, 0.5);
+        Self::new(agents, episode, [others, Message::constant(1.0 + PI, 1.0)], others)
+    }
+
+    /// A message that comes or does not, where all others point the same way.
+    fn missing(agents: usize, episode: usize) -> Self {
+        let message = Message::constant(0.0, 1.0);
+        Self::new(agents, episode, [message, Message::MISSING], message)
+    }
+}
+
+// --- how it is audited ----------------------------------------------------------------------------------------------
+
+/// A weighted sum of the releases, projected on the direction in which the message moved.
+struct Statistic {
+    name: &'static str,
+    weights: DVector<f64>,
+}
+
+impl Statistic {
+    /// The likelihood ratio of releases with noise Bz for a shift of all that the message is in.
+    fn likelihood_ratio(mechanism: Mechanism, episode: usize) -> Self {
+        Self { name: "likelihood ratio", weights: inverse_covariance(mechanism) * shift(episode) }
+    }
+
+    /// Averages noise that should be the same in all releases.
+    fn sum() -> Self {
+        Self { name: "sum", weights: DVector::repeat(RELEASES, 1.0) }
+    }
+
+    /// Cancels noise that should not be the same in two releases.
+    fn difference(episode: usize) -> Self {
+        Self { name: "difference", weights: shift_from(episode, episode) - shift_from(episode - 1, episode - 1) }
+    }
+
+    /// Cancels noise that should not be the same for two equal leaves, the first and the third.
+    fn repetition() -> Self {
+        Self { name: "repetition", weights: shift_from(3, 3) - shift_from(1, 2) }
+    }
+
+    fn value(&self, seen: &[(usize, [f64; COORDINATES])], direction: &[f64; COORDINATES]) -> f64 {
+        (1..=RELEASES)
+            .map(|k| {
+                let projections: Vec<f64> = seen
+                    .iter()
+                    .filter(|(of, _)| *of == k)
+                    .map(|(_, values)| values.iter().zip(direction).map(|(value, e)| value * e).sum())
+                    .collect();
+                self.weights[k - 1] * projections.iter().sum::<f64>() / projections.len() as f64
+            })
+            .sum()
+    }
+}
+
+/// In which releases a message is.
+fn shift(episode: usize) -> DVector<f64> {
+    shift_from(episode, RELEASES)
+}
+
+fn shift_from(first: usize, last: usize) -> DVector<f64> {
+    DVector::from_fn(RELEASES, |i, _| f64::from((first..=last).contains(&(i + 1))))
+}
+
+/// Bounds on the g of one guess.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    low: f64,
+    high: f64,
+}
+
+/// The runs on which the threshold is chosen are a quarter as many again.
+fn audit(target: &dyn AuditTarget, neighbours: &Neighbours, statistic: &Statistic, runs: u64) -> Interval {
+    let values = |side: usize, from: u64, to: u64| -> Vec<f64> {
+        let run = |i| target.observe(&neighbours.streams[side], 2 * i + side as u64);
+        (from..to).into_par_iter().map(|i| statistic.value(&run(i), &neighbours.direction)).collect()
+    };
+    let training = [0, 1].map(|side| values(side, runs, runs + runs / 4).iter().sum::<f64>() / (runs / 4) as f64);
+    let threshold = f64::midpoint(training[0], training[1]);
+    let rises = training[1] > training[0];
+    let wrong = [0, 1].map(|side| {
+        let guesses_one = |value: &&f64| (**value > threshold) == rises;
+        let ones = values(side, 0, runs).iter().filter(guesses_one).count() as u64;
+        if side == 0 { ones } else { runs - ones }
+    });
+    let g = |bound: fn(u64, u64) -> f64| -wrong.iter().map(|k| normal::quantile(bound(*k, runs))).sum::<f64>();
+    Interval { low: g(upper), high: g(lower) }
+}
+
+/// Clopper and Pearson's upper bound on a probability, after k of n: the p with P(Bin(n, p) ≤ k) = α.
+fn upper(k: u64, n: u64) -> f64 {
+    let choose: f64 = (0..k).map(|i| (((n - i) as f64) / (i + 1) as f64).ln()).sum();
+    let at_most_k = |p: f64| {
+        let first = (choose + k as f64 * p.ln() + (n - k) as f64 * (-p).ln_1p()).exp();
+        let ratio = |i: u64| i as f64 / (n - i + 1) as f64 * (1.0 - p) / p;
+        let terms = (1..=k).rev().scan(first, |term, i| {
+            *term *= ratio(i);
+            Some(*term)
+        });
+        first + terms.sum::<f64>()
+    };
+    let (mut low, mut high) = (k as f64 / n as f64, 1.0);
+    for _ in 0..50 {
+        let middle = f64::midpoint(low, high);
+        *if at_most_k(middle) > ALPHA { &mut low } else { &mut high } = middle;
+    }
+    high
+}
+
+fn lower(k: u64, n: u64) -> f64 {
+    1.0 - upper(n - k, n)
+}
+
+/// All statistics on a target that claims a mechanism, at the message that each of them sees best.
+fn examine(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) -> Vec<Interval> {
+    let told = most_told(mechanism);
+    let extreme = |episode| Neighbours::extreme(target.agents(), episode);
+    let audits = [
+        (extreme(told), Statistic::likelihood_ratio(mechanism, told)),
+        (extreme(1), Statistic::sum()),
+        (extreme(6), Statistic::difference(6)),
+        (Neighbours::repeated(target.agents(), 3), Statistic::repetition()),
+        (Neighbours::missing(target.agents(), 6), Statistic::difference(6)),
+    ];
+    // Whether a message came is a secret that a group's size can tell.
+    let audits = audits.iter().take(if target.agents() > 1 { 5 } else { 4 });
+    audits
+        .map(|(neighbours, statistic)| {
+            let interval = audit(target, neighbours, statistic, runs);
+            let Interval { low, high } = interval;
+            println!("{name:<34} {:<16} {low:6.3} ..{high:6.3}  of {:.3}", statistic.name, promised());
+            interval
+        })
+        .collect()
+}
+
+fn passes(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) {
+    let intervals = examine(name, target, mechanism, runs);
+    assert!(intervals.iter().all(|interval| interval.low <= promised()), "{name} breaks its promise");
+    let expected = promised() * told(mechanism, most_told(mechanism));
+    assert!(intervals[0].high > 0.95 * expected, "{name} has more noise than it needs");
+}
+
+fn is_caught(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) {
+    let intervals = examine(name, target, mechanism, runs);
+    assert!(intervals.iter().any(|interval| interval.low > promised()), "{name} is not caught");
+}
+
+// --- dense matrices -------------------------------------------------------------------------------------------------
+
+/// The end of each node of the tree, by level.
+fn nodes() -> Vec<(usize, usize)> {
+    (0..3).flat_map(|level| (1..=RELEASES >> level).map(move |index| (level, index << level))).collect()
+}
+
+/// B for the tree's nodes with their best estimates from below, or without.
+fn tree_rows(estimate: bool) -> DMatrix<f64> {
+    let nodes = nodes();
+    let place = |node| nodes.iter().position(|other| *other == node).unwrap();
+    // Row by row upwards, since children come first.
+    let mut estimates = DMatrix::identity(nodes.len(), nodes.len());
+    for (i, &(level, end)) in nodes.iter().enumerate().filter(|(_, (level, _))| estimate && *level > 0) {
+        let children = [end - (1 << (level - 1)), end].map(|end| place((level - 1, end)));
+        let weight = 1.0 / (2.0 - 0.5_f64.powi(level as i32));
+        let below = (estimates.row(children[0]) + estimates.row(children[1])) * (1.0 - weight);
+        estimates.set_row(i, &below);
+        estimates[(i, i)] = weight;
+    }
+    let used = DMatrix::from_fn(RELEASES, nodes.len(), |i, node| {
+        let (level, end) = nodes[node];
+        f64::from((i + 1) >> level & 1 == 1 && end == (i + 1) >> level << level)
+    });
+    used * estimates
+}
+
+fn blt_rows() -> DMatrix<f64> {
+    let blt = Blt::for_episodes(EPISODES);
+    let coefficient = |i: i32| blt.omega().iter().zip(blt.theta).map(|(w, t)| w * t.powi(i - 1)).sum::<f64>();
+    let c = DMatrix::from_fn(RELEASES, RELEASES, |i, j| match i.checked_sub(j) {
+        None => 0.0,
+        Some(0) => 1.0,
+        Some(difference) => coefficient(difference as i32),
+    });
+    DMatrix::from_fn(RELEASES, RELEASES, |i, j| f64::from(j <= i)) * c.try_inverse().unwrap()
+}
+
+/// B.
+fn rows(mechanism: Mechanism) -> DMatrix<f64> {
+    match mechanism {
+        Mechanism::Tree => tree_rows(false),
+        Mechanism::Honaker => tree_rows(true),
+        Mechanism::Blt => blt_rows(),
+    }
+}
+
+/// (BBᵀ)⁻¹.
+fn inverse_covariance(mechanism: Mechanism) -> DMatrix<f64> {
+    let rows = rows(mechanism);
+    (&rows * rows.transpose()).try_inverse().unwrap()
+}
+
+/// The share of g that the releases tell of a message; less than 1 where they are less than all noisy values.
+fn told(mechanism: Mechanism, episode: usize) -> f64 {
+    let norm = (shift(episode).transpose() * inverse_covariance(mechanism) * shift(episode))[0].sqrt();
+    norm * Noise::new(Budget::new(MU, NU).unwrap(), mechanism, 1.0, EPISODES).node_sigma().recip() / promised()
+}
+
+fn most_told(mechanism: Mechanism) -> usize {
+    (1..=RELEASES).max_by(|a, b| told(mechanism, *a).total_cmp(&told(mechanism, *b))).unwrap()
+}
+
+// --- test doubles: simple mechanisms, right and wrong ---------------------------------------------------------------
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    None,
+    /// σ is too small by a factor.
+    Noise(f64),
+    /// Every release has noise of its own.
+    Redrawn,
+    /// New noise only when the number of levels grows, as in a published implementation.
+    Reused,
+    /// Two nodes with the same sum have the same noise.
+    Shared,
+    /// After a crash, all is released again with new noise.
+    NewKey,
+    /// A group's sum is divided by the number of its members that sent something.
+    CountedGroup,
+}
+
+/// Prefix sums with noise B·z from a generator that nobody should trust.
+struct Double {
+    rows: DMatrix<f64>,
+    sigma: f64,
+    flaw: Flaw,
+    agents: usize,
+}
+
+impl Double {
+    fn new(mechanism: Mechanism, flaw: Flaw, agents: usize) -> Self {
+        let delta = sensitivity(Level::Strict, EPISODE_LEN, DIMENSION);
+        let sigma = Noise::new(Budget::new(MU, NU).unwrap(), mechanism, delta, EPISODES).node_sigma();
+        let factor = if let Flaw::Noise(factor) = flaw { factor } else { 1.0 };
+        Self { rows: rows(mechanism), sigma: sigma * factor, flaw, agents }
+    }
+
+    fn noise(&self, stream: &Stream, random: &mut Random) -> DMatrix<f64> {
+        let mut draw = |rows| DMatrix::from_fn(rows, COORDINATES, |_, _| self.sigma * random.gaussian());
+        match self.flaw {
+            Flaw::Redrawn => {
+                let redrawn = self.rows.row_iter().map(|row| row * draw(row.len()));
+                DMatrix::from_rows(&redrawn.collect::<Vec<_>>())
+            }
+            Flaw::Reused => {
+                let drawn =
+                    DMatrix::from_fn(RELEASES, 4, |i, j| f64::from(j <= (i + 1).next_power_of_two().ilog2() as usize));
+                drawn * draw(4)
+            }
+            Flaw::Shared if stream[0] == stream[2] => {
+                let mut nodes = draw(self.rows.ncols());
+                nodes.set_row(2, &nodes.row(0).into_owned());
+                &self.rows * nodes
+            }
+            _ => &self.rows * draw(self.rows.ncols()),
+        }
+    }
+
+    /// The sums of all messages so far, over the size of the group.
+    fn means(&self, stream: &Stream, noise: &DMatrix<f64>) -> Vec<(usize, [f64; COORDINATES])> {
+        let mut sum = [0.0; COORDINATES];
+        let mean = |(i, messages): (usize, &Vec<Message>)| {
+            for value in messages.iter().map(Message::vector) {
+                sum.iter_mut().zip(value).for_each(|(sum, value)| *sum += value);
+            }
+            let present = messages.iter().filter(|message| **message != Message::MISSING).count();
+            let size = if self.flaw == Flaw::CountedGroup { present } else { self.agents } as f64;
+            (i + 1, std::array::from_fn(|j| (sum[j] + noise[(i, j)]) / size))
+        };
+        stream.iter().enumerate().map(mean).collect()
+    }
+}
+
+impl AuditTarget for Double {
+    fn observe(&self, stream: &Stream, run: u64) -> Vec<(usize, [f64; COORDINATES])> {
+        let mut random = Random(Pcg64::seed_from_u64(run));
+        let mut seen = self.means(stream, &self.noise(stream, &mut random));
+        if self.flaw == Flaw::NewKey {
+            seen.extend(self.means(stream, &self.noise(stream, &mut random)));
+        }
+        seen
+    }
+
+    fn agents(&self) -> usize {
+        self.agents
+    }
+}
+
+struct Random(Pcg64);
+
+impl Random {
+    fn uniform(&mut self) -> f64 {
+        ((self.0.next_u64() >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0
+    }
+
+    /// By Box and Muller.
+    fn gaussian(&mut self) -> f64 {
+        (-2.0 * self.uniform().ln()).sqrt() * (2.0 * PI * self.uniform()).cos()
+    }
+}
+
+#[test]
+fn clopper_and_pearson_are_right() {
+    // P(Bin(n, p) = 0) = (1 − p)ⁿ.
+    assert!((upper(0, 1000) - (1.0 - ALPHA.powf(1e-3))).abs() < 1e-12);
+    assert!((lower(1000, 1000) - ALPHA.powf(1e-3)).abs() < 1e-12);
+    // By the normal approximation, 5.731 deviations.
+    let deviation = (0.25_f64 / 20_000.0).sqrt();
+    assert!(((upper(10_000, 20_000) - 0.5) / deviation - 5.731).abs() < 0.02);
+    assert!(((0.5 - lower(10_000, 20_000)) / deviation - 5.731).abs() < 0.02);
+}
+
+const RUNS: u64 = 16_000;
+
+#[test]
+fn right_mechanisms_pass() {
+    for mechanism in MECHANISMS {
+        passes(&mechanism.to_string(), &Double::new(mechanism, Flaw::None, 1), mechanism, RUNS);
+    }
+    passes("tree, group of 4", &Double::new(Mechanism::Tree, Flaw::None, 4), Mechanism::Tree, RUNS);
+}
+
+#[test]
+fn every_flaw_is_caught() {
+    let norm = |mechanism| promised() * Noise::new(Budget::new(MU, NU).unwrap(), mechanism, 1.0, EPISODES).node_sigma();
+    for mechanism in MECHANISMS {
+        let mut flaws = vec![
+            ("Δ too small by √2", Flaw::Noise(FRAC_1_SQRT_2), 1),
+            ("√m, or ‖c‖, forgotten", Flaw::Noise(1.0 / norm(mechanism)), 1),
+            ("noise drawn again", Flaw::Redrawn, 1),
+            ("noise reused", Flaw::Reused, 1),
+            ("restart with a new key", Flaw::NewKey, 1),
+            ("size of the group counted", Flaw::CountedGroup, 4),
+        ];
+        if mechanism != Mechanism::Blt {
+            flaws.push(("one level forgotten", Flaw::Noise((2.0_f64 / 3.0).sqrt()), 1));
+            flaws.push(("noise of equal sums shared", Flaw::Shared, 1));
+        }
+        for (name, flaw, agents) in flaws {
+            is_caught(&format!("{mechanism}: {name}"), &Double::new(mechanism, flaw, agents), mechanism, RUNS);
+        }
+    }
+}
+
+// --- the real thing -------------------------------------------------------------------------------------------------
+
+/// λ: so large that Λ needs no repair, and small enough for f32.
+const LAMBDA: f64 = 65_536.0;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Restart {
+    Never,
+    SameKey,
+    NewKey,
+}
+
+/// Messages through admission, noise, aggregation and the model, as devices see it.
+struct Pipeline<A> {
+    plan: Plan,
+    aggregator: A,
+    agents: usize,
+    /// Whether all agents are one group.
+    grouped: bool,
+    restart: Restart,
+}
+
+fn setting() -> Setting {
+    let episodes = Episodes::new(EPISODES * EPISODE_LEN, EPISODE_LEN, EPISODE_LEN).unwrap();
+    Setting { dimension: DIMENSION as u8, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 }
+}
+
+impl<A: Aggregator + Clone + Sync> Pipeline<A> {
+    fn new(mechanism: Mechanism, aggregator: A) -> Self {
+        let plan = Plan::new(&setting(), Budget::new(MU, NU).unwrap(), mechanism, 1).unwrap();
+        Self { plan, aggregator, agents: 1, grouped: false, restart: Restart::Never }
+    }
+
+    /// The models of a controller that hears the first episodes of a stream, from its second on.
+    fn models(&self, stream: &[Vec<Message>], seed: u64) -> Vec<(usize, [f64; COORDINATES])> {
+        let rule = Separate::new(self.aggregator.clone(), self.aggregator.clone(), |_| (LAMBDA, 0.5));
+        let enrolled = (0..self.agents as u32).map(AgentId);
+        let groups = Groups::new(self.agents, 1, 0).unwrap();
+        let mut controller = Controller::new(setting(), enrolled, rule, |agents, _| match self.grouped {
+            true => Private::groups(self.plan.clone(), Seed(seed), agents, &groups),
+            false => Private::agents(self.plan.clone(), Seed(seed), agents),
+        })
+        .unwrap();
+        let models = (1..).zip(stream).map(|(episode, messages)| {
+            for (agent, Message(gram, feature_sum)) in (0..).zip(messages) {
+                controller.receive(AgentId(agent), episode, *gram, *feature_sum).unwrap();
+            }
+            controller.close_episode().unwrap();
+            (episode as usize, released(&controller.model().unwrap()))
+        });
+        models.collect()
+    }
+}
+
+/// What a device can compute of a model: V̂ = Λ − λI and v̂ = Λθ.
+fn released(model: &Model<'_>) -> [f64; COORDINATES] {
+    let design: Vec<f64> = model.design.iter().map(f64::from).collect();
+    let theta: Vec<f64> = model.theta.iter().map(f64::from).collect();
+    let (a, b, c) = (design[0], design[1], design[2]);
+    let (x, y) = (a * theta[0] + b * theta[1], b * theta[0] + c * theta[1]);
+    let gram: Vec<_> = symmetric::scaled(&[a - LAMBDA, b, c - LAMBDA], DIMENSION).collect();
+    [gram[0], gram[1], gram[2], x, y]
+}
+
+impl<A: Aggregator + Clone + Sync> AuditTarget for Pipeline<A> {
+    /// With a restart, the first controller stops after five episodes; another hears all again from the beginning.
+    fn observe(&self, stream: &Stream, run: u64) -> Vec<(usize, [f64; COORDINATES])> {
+        let mut seen = Vec::new();
+        if self.restart != Restart::Never {
+            seen = self.models(&stream[..5], run);
+        }
+        seen.extend(self.models(stream, if self.restart == Restart::NewKey { !run } else { run }));
+        seen
+    }
+
+    fn agents(&self) -> usize {
+        self.agents
+    }
+}
+
+const REAL_RUNS: u64 = 8_000;
+
+#[test]
+fn the_real_pipeline_passes() {
+    for mechanism in MECHANISMS {
+        passes(&format!("real {mechanism}"), &Pipeline::new(mechanism, Mean), mechanism, REAL_RUNS);
+    }
+}
+
+#[test]
+fn the_real_pipeline_passes_with_groups() {
+    let grouped = Pipeline { agents: 4, grouped: true, ..Pipeline::new(Mechanism::Tree, Mean) };
+    passes("real tree, group of 4", &grouped, Mechanism::Tree, REAL_RUNS);
+}
+
+/// The other agents' noise is in the way, so there is no lower limit to what is found.
+#[test]
+fn the_real_pipeline_passes_with_a_geometric_median() {
+    let median = GeometricMedian::new(Tolerance::Relative(1e-6));
+    let pipeline = Pipeline { agents: 3, ..Pipeline::new(Mechanism::Tree, median) };
+    let intervals = examine("real tree, median of 3", &pipeline, Mechanism::Tree, REAL_RUNS / 4);
+    assert!(intervals.iter().all(|interval| interval.low <= promised()));
+}
+
+#[test]
+fn a_restart_costs_nothing_with_the_same_key_and_too_much_with_a_new_one() {
+    for mechanism in [Mechanism::Tree, Mechanism::Blt] {
+        let with = |restart| Pipeline { restart, ..Pipeline::new(mechanism, Mean) };
+        passes(&format!("real {mechanism}, restarted"), &with(Restart::SameKey), mechanism, REAL_RUNS / 2);
+        is_caught(&format!("real {mechanism}, new key"), &with(Restart::NewKey), mechanism, REAL_RUNS / 2);
+    }
+}
