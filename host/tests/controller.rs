@@ -1,5 +1,7 @@
 //! The controller against a naive statement of Algorithm 1, against hostile messages, and with real agents.
 
+mod random;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -16,23 +18,12 @@ use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use nalgebra::{DMatrix, DVector};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
-use rand_pcg::Pcg64;
-use rand_pcg::rand_core::{Rng, SeedableRng};
+use rand_pcg::rand_core::Rng;
+use random::Random;
 
 // --- what the tests share -------------------------------------------------------------------------------------------
 
-struct Random(Pcg64);
-
 impl Random {
-    fn new(seed: u64) -> Self {
-        Self(Pcg64::seed_from_u64(seed))
-    }
-
-    /// Uniform in [−1, 1).
-    fn symmetric(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / 4_503_599_627_370_496.0 - 1.0
-    }
-
     fn below(&mut self, n: usize) -> usize {
         (self.0.next_u64() % n as u64) as usize
     }

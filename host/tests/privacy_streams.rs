@@ -1,5 +1,7 @@
 //! What private streams are made of: the mechanisms as matrices, the sensitivity of messages, and what is released when.
 
+mod random;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 use std::sync::Mutex;
@@ -14,8 +16,7 @@ use fedbandit::rule::Separate;
 use fedbandit::streams::{AgentId, Privatise, Streams};
 use fedbandit_core::{packed_len, rounding};
 use nalgebra::{DMatrix, DVector};
-use rand_pcg::Pcg64;
-use rand_pcg::rand_core::{Rng, SeedableRng};
+use random::Random;
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];
 /// L.
@@ -44,18 +45,7 @@ fn values(streams: &Streams) -> Vec<f64> {
     [streams.gram.values(), streams.feature_sum.values()].concat()
 }
 
-struct Random(Pcg64);
-
 impl Random {
-    fn new(seed: u64) -> Self {
-        Self(Pcg64::seed_from_u64(seed))
-    }
-
-    /// Uniform in [−1, 1).
-    fn symmetric(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / 4_503_599_627_370_496.0 - 1.0
-    }
-
     fn unit_vector(&mut self, dimension: usize) -> DVector<f64> {
         DVector::from_fn(dimension, |_, _| self.symmetric()).normalize()
     }
