@@ -5,8 +5,10 @@
 //! [`rounding::sums`].
 
 use fedbandit_core::{MAX_EPISODE_LEN, packed_len, rounding};
+use serde::Serialize;
 use thiserror::Error;
 
+use crate::names::named;
 use crate::symmetric::on_diagonal;
 
 /// How much is checked.
@@ -18,6 +20,8 @@ pub enum Level {
     #[default]
     Strict,
 }
+
+named!(Level, "admission level", Paper = "paper", Strict = "strict");
 
 /// The checks of one episode.
 ///
@@ -34,7 +38,8 @@ pub struct Admission {
 }
 
 /// What is wrong with a summary: its sender's doing, to be counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fault {
     /// The sender is not enrolled.

@@ -6,7 +6,7 @@ use fedbandit_core::{MAX_EPISODE_LEN, Model, Rewards};
 use thiserror::Error;
 
 use crate::admission::{Admission, Fault, Level, SettingError, pack_symmetric};
-use crate::aggregate::{AggregateError, Points, ShapeError, distance};
+use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_median};
 use crate::rule::{Estimate, Parameters, Rule};
 use crate::streams::{AgentId, Privatise};
 
@@ -123,6 +123,13 @@ impl Episodes {
     pub fn length(&self, episode: u32) -> u32 {
         let doublings = episode.saturating_sub(1).min(DOUBLINGS);
         self.longest.min(self.first.saturating_mul(1 << doublings))
+    }
+
+    /// How many steps come before episode k.
+    pub fn steps_before(&self, episode: u32) -> u64 {
+        let (before, growing) = (episode.saturating_sub(1), episode.saturating_sub(1).min(DOUBLINGS));
+        let grown: u64 = (1..=growing).map(|k| u64::from(self.length(k))).sum();
+        grown + u64::from(before - growing) * u64::from(self.longest)
     }
 
     /// K.
@@ -451,8 +458,6 @@ fn consult<P: Privatise, R: Rule>(
 
 fn in_median_radii(points: &Points<'_>, centre: &[f64]) -> Vec<f64> {
     let distances: Vec<_> = points.rows().map(|row| distance(row, centre)).collect();
-    let mut sorted = distances.clone();
-    sorted.sort_by(f64::total_cmp);
-    let Some(median) = sorted.get(sorted.len().saturating_sub(1) / 2) else { return distances };
+    let median = lower_median(distances.clone());
     distances.iter().map(|distance| if *distance == 0.0 { 0.0 } else { distance / median }).collect()
 }

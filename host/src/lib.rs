@@ -11,7 +11,10 @@
 pub mod admission;
 pub mod aggregate;
 pub mod controller;
+pub mod names;
 pub mod privacy;
 pub mod rule;
+pub mod schedule;
+pub mod simulation;
 pub mod streams;
 pub mod symmetric;

@@ -3,7 +3,7 @@
 use fedbandit_core::{Model, Rewards, VALUE_LIMIT};
 use nalgebra::{DMatrix, DVector};
 
-use crate::aggregate::{Aggregate, AggregateError, Aggregator};
+use crate::aggregate::{Aggregate, AggregateError, Aggregator, Groups};
 use crate::streams::Streams;
 use crate::symmetric;
 
@@ -28,6 +28,8 @@ impl<R: Rule + ?Sized> Rule for Box<R> {
 pub struct Estimate {
     /// θ_k, Λ_k and β_k; none if a device could not use them, as when a rule that is not robust met huge messages.
     pub parameters: Option<Parameters>,
+    /// λ_k as the schedule gave it.
+    pub lambda: f64,
     /// How many eigenvalues of Λ_k had to be raised.
     pub raised: usize,
     /// Where the rule sees the honest V̂_i, in the scaled packing of [`symmetric`].
@@ -54,6 +56,21 @@ impl Parameters {
         let theta = theta.iter().copied().map(in_range).collect::<Option<_>>()?;
         let design = symmetric::pack(design).map(in_range).collect::<Option<_>>()?;
         Some(Self { theta, design, beta: in_range(beta)? })
+    }
+
+    /// θ_k.
+    pub fn theta(&self) -> &[f32] {
+        &self.theta
+    }
+
+    /// Λ_k as its packed upper triangle.
+    pub fn design(&self) -> &[f32] {
+        &self.design
+    }
+
+    /// β_k.
+    pub fn beta(&self) -> f32 {
+        self.beta
     }
 
     /// The broadcast of an episode.
@@ -104,6 +121,16 @@ pub struct Solution<'a> {
     pub theta: &'a DVector<f64>,
 }
 
+impl Schedule for Box<dyn Schedule + Send> {
+    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
+        (**self).lambda(evidence)
+    }
+
+    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
+        (**self).beta(evidence, solution)
+    }
+}
+
 impl<F: Fn(u32) -> (f64, f64)> Schedule for F {
     fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
         self(evidence.episode).0
@@ -133,9 +160,9 @@ impl<A: Aggregator, S: Schedule> Separate<A, S> {
         Self { gram, feature_sum, schedule }
     }
 
-    fn solve(&self, evidence: &Evidence<'_>) -> Option<(Parameters, usize)> {
+    fn solve(&self, evidence: &Evidence<'_>, lambda: f64) -> Option<(Parameters, usize)> {
         let dimension = evidence.feature_sum.len();
-        let lambda = Some(self.schedule.lambda(evidence)).filter(|lambda| *lambda > 0.0)?;
+        let lambda = Some(lambda).filter(|lambda| *lambda > 0.0)?;
         let design = symmetric::shifted(&symmetric::matrix(evidence.gram, dimension), lambda);
         let (design, raised) = symmetric::raise_eigenvalues(design, lambda / 2.0)?;
         let theta = design.clone().cholesky()?.solve(&DVector::from_column_slice(evidence.feature_sum));
@@ -149,7 +176,26 @@ impl<A: Aggregator, S: Schedule> Rule for Separate<A, S> {
         let gram = self.gram.aggregate(&streams.gram)?;
         let feature_sum = self.feature_sum.aggregate(&streams.feature_sum)?;
         let evidence = Evidence { episode, streams, gram: &gram.point, feature_sum: &feature_sum.point };
-        let (parameters, raised) = self.solve(&evidence).unzip();
-        Ok(Estimate { parameters, raised: raised.unwrap_or(0), gram, feature_sum })
+        let lambda = self.schedule.lambda(&evidence);
+        let (parameters, raised) = self.solve(&evidence, lambda).unzip();
+        Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum })
+    }
+}
+
+/// A rule on the means of groups of agents: with [`Separate`] and the geometric median, the oracle of
+/// Byzantine-UCB-DP-MoM. Its schedule sees the groups, not the agents.
+#[derive(Clone, Debug)]
+pub struct OfMeans<R> {
+    /// Drawn before the first message.
+    pub groups: Groups,
+    /// What is done with the means.
+    pub rule: R,
+}
+
+impl<R: Rule> Rule for OfMeans<R> {
+    fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
+        let gram = self.groups.means(&streams.gram)?;
+        let feature_sum = self.groups.means(&streams.feature_sum)?;
+        self.rule.estimate(&Streams { gram, feature_sum }, episode)
     }
 }

@@ -43,6 +43,18 @@ pub fn matrix(scaled: &[f64], dimension: usize) -> DMatrix<f64> {
     matrix
 }
 
+/// Ax for a matrix A in the scaled packing.
+pub fn product(scaled: &[f64], x: &[f64]) -> Vec<f64> {
+    let mut product = vec![0.0; x.len()];
+    for ((i, j), value) in places(x.len()).zip(unscaled(scaled, x.len())) {
+        product[i] += value * x[j];
+        if i != j {
+            product[j] += value * x[i];
+        }
+    }
+    product
+}
+
 /// The packed triangle of a symmetric matrix: read below the diagonal, as nalgebra's Cholesky factorisation does.
 pub fn pack(matrix: &DMatrix<f64>) -> impl Iterator<Item = f64> {
     places(matrix.nrows()).map(|(i, j)| matrix[(j, i)])
@@ -103,7 +115,7 @@ pub fn raise_eigenvalues(mut design: DMatrix<f64>, floor: f64) -> Option<(DMatri
 /// 1025), and a peer may choose which. Here all columns are about as long: with σ ≥ 2‖A‖₂ the eigenvalues of A + σI are
 /// within a factor of 3. An orthogonal V that makes the columns of (A + σI)V orthogonal consists of eigenvectors, and
 /// these columns are they times the eigenvalues.
-fn eigenpairs(matrix: &DMatrix<f64>) -> Vec<(f64, DVector<f64>)> {
+pub fn eigenpairs(matrix: &DMatrix<f64>) -> Vec<(f64, DVector<f64>)> {
     let shift = 2.0 * matrix.norm() + LEAST;
     let mut columns = shifted(matrix, shift);
     // Quadratic convergence: fewer than ten sweeps do.

@@ -28,6 +28,11 @@ pub const fn max_frame_len(dimension: usize) -> usize {
     HEADER_LEN + 8 + 4 * (dimension + packed_len(dimension)) + TAG_LEN
 }
 
+/// The length of a summary's frame: 16 + 4 + 4·(D(D+1)/2 + D) + 16.
+pub const fn summary_frame_len(dimension: usize) -> usize {
+    HEADER_LEN + 4 + 4 * (packed_len(dimension) + dimension) + TAG_LEN
+}
+
 /// Who a device is: what its provisioning blob says. The controller holds the same for each enrolled device.
 ///
 /// The key is not shown by `Debug`.

@@ -33,6 +33,12 @@ pub trait Aggregator {
     fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError>;
 }
 
+impl<A: Aggregator + ?Sized> Aggregator for Box<A> {
+    fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
+        (**self).aggregate(points)
+    }
+}
+
 /// What an oracle answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aggregate {
@@ -73,6 +79,18 @@ pub enum AggregateError {
         /// The number of points that came.
         actual: usize,
     },
+}
+
+/// f = ⌊share·n⌋ as decimals have it: 29 for 0.29 of 100, whose product in f64 is a rounding error below.
+pub fn corrupted(share: f64, n: usize) -> usize {
+    (share * n as f64 * (1.0 + 4.0 * f64::EPSILON)) as usize
+}
+
+/// The ⌈n/2⌉-th smallest of n numbers, 0 of none. Fewer than half of them, if corrupted, cannot move it beyond the
+/// largest of the others.
+pub fn lower_median(mut values: Vec<f64>) -> f64 {
+    let middle = values.len().saturating_sub(1) / 2;
+    if values.is_empty() { 0.0 } else { *values.select_nth_unstable_by(middle, f64::total_cmp).1 }
 }
 
 /// g(z), the mean distance from z to the points.

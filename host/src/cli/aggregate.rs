@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use fedbandit::aggregate::{
     Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MedianOfMeans, MultiKrum, Tolerance, TrimmedMean,
+    corrupted,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -168,11 +169,6 @@ impl Args {
         }
         .map_err(Failure::data)
     }
-}
-
-/// ⌊share·n⌋ as decimals have it: 29 for 0.29 of 100, whose product in f64 is a rounding error below.
-fn corrupted(share: f64, n: usize) -> usize {
-    (share * n as f64 * (1.0 + 4.0 * f64::EPSILON)) as usize
 }
 
 fn cpu_time() -> Duration {

@@ -1,7 +1,9 @@
 //! The command line: arguments in, results on stdout, reasons on stderr.
 
 mod aggregate;
+mod options;
 mod privacy;
+mod simulate;
 mod table;
 
 use std::fmt::Display;
@@ -32,6 +34,7 @@ struct Cli {
 enum Command {
     Aggregate(aggregate::Args),
     Privacy(privacy::Args),
+    Simulate(simulate::Args),
 }
 
 /// Why a command has no result; each kind has its exit code.
@@ -39,6 +42,7 @@ enum Failure {
     Usage(String),
     Data(String),
     Io(String),
+    Config(String),
 }
 
 impl Failure {
@@ -53,6 +57,7 @@ impl Failure {
             Self::Usage(reason) => Self::Usage(prefixed(reason)),
             Self::Data(reason) => Self::Data(prefixed(reason)),
             Self::Io(reason) => Self::Io(prefixed(reason)),
+            Self::Config(reason) => Self::Config(prefixed(reason)),
         }
     }
 
@@ -61,6 +66,7 @@ impl Failure {
             Self::Usage(reason) => (2, reason, "\n\nFor more information, try '--help'."),
             Self::Data(reason) => (65, reason, ""),
             Self::Io(reason) => (74, reason, ""),
+            Self::Config(reason) => (78, reason, ""),
         };
         // Nobody is left to tell if this fails.
         let _ = writeln!(io::stderr(), "error: {reason}{advice}");
@@ -78,6 +84,7 @@ pub(crate) fn run() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Aggregate(args) => args.run(),
         Command::Privacy(args) => args.run(),
+        Command::Simulate(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }

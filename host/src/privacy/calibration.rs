@@ -12,6 +12,7 @@ use fedbandit_core::{packed_len, rounding};
 use thiserror::Error;
 
 use crate::admission::Level;
+use crate::names::named;
 
 /// (μ, ν): what an observer can learn of one message. No event's probability changes by more than a factor e^μ and ν
 /// on top (the paper's definition of federated differential privacy; elsewhere these are ε and δ).
@@ -398,6 +399,8 @@ pub enum NoiseBound {
     /// ‖H‖₂ and ‖h‖₂ ≤ B·L with [`paper_bound`], and ‖H‖_F ≤ √D·‖H‖₂.
     Paper,
 }
+
+named!(NoiseBound, "noise bound", Exact = "exact", Paper = "paper");
 
 impl NoiseBound {
     /// For the release of the first k messages.

@@ -1,0 +1,359 @@
+//! What corrupted agents send.
+//!
+//! Attackers know everything: θ*, all honest messages and sums, how messages are checked and aggregated. What they send
+//! goes through the same admission as every message.
+
+use fedbandit_core::packed_len;
+use nalgebra::{DMatrix, DVector};
+
+use super::fleet::Summaries;
+use crate::names::named;
+use crate::streams::Streams;
+use crate::symmetric;
+
+/// What corrupted agents do. (U, u) is what an agent's own steps give, (Ū, ū) the mean of the honest messages of the
+/// episode, s the deviation of the honest u by coordinate, w = θ*/‖θ*‖, and q the unit vector that honest agents have
+/// explored least, with ⟨q, θ*⟩ ≥ 0.
+///
+/// Where rewards are bounded, u is scaled down so far that it fits its U: admission would count it as zero otherwise.
+/// `huge`, `non-finite`, `asymmetric` and `non-psd` do not care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Attack {
+    /// (U, u): nothing is wrong.
+    None,
+    /// (U, −u).
+    SignFlip,
+    /// At each step with probability 1/2, the reward is one of −θ* (Proposition 1). The other steps are not attacked.
+    FakeParameter,
+    /// (0, 0).
+    Zero,
+    /// (Ū, −10⁶·L·w).
+    Huge,
+    /// NaN and ∞.
+    NonFinite,
+    /// U with L added above the diagonal alone, and −u.
+    Asymmetric,
+    /// (−Ū, ū): symmetric, and all that the paper checks, but no Gram matrix.
+    NonPsd,
+    /// (Ū, −10·L·w), the same from all.
+    Collude,
+    /// (Ū, ū − z·s·sign ū), with z = Φ⁻¹((n − f − m)/(n − f)) and m = ⌊n/2⌋ + 1 − f (Baruch et al. 2019).
+    ALittleIsEnough,
+    /// (Ū, −2ū) (Xie et al. 2020).
+    InnerProduct,
+    /// (Ū, ū − γ·s) with the largest γ for which no honest message is farther away than two honest ones are from each other
+    /// (Shejwalkar and Houmansadr 2021).
+    MinMax,
+    /// The message of one honest agent, from all.
+    Mimic,
+    /// (L·qqᵀ, −L·qqᵀθ*): great certainty about a direction that nobody explored.
+    GramInflate,
+    /// (Ū/100, −ū): rewards that came of almost nothing.
+    GramDeflate,
+    /// (Ū, ū − L·q).
+    WeakDirection,
+    /// The first episode's message, as a stale frame and again as this episode's.
+    Replay,
+    /// Honest for the first half of the episodes, `adaptive` from then on.
+    Sleeper,
+    /// `collude` in half of the episodes, drawn for each agent and episode; the others are not attacked.
+    Intermittent,
+    /// Nothing is sent.
+    Silent,
+    /// Of some thirty messages, the one after which the rule's next model has the most regret.
+    Adaptive,
+}
+
+named!(
+    Attack,
+    "attack",
+    None = "none",
+    SignFlip = "sign-flip",
+    FakeParameter = "fake-parameter",
+    Zero = "zero",
+    Huge = "huge",
+    NonFinite = "non-finite",
+    Asymmetric = "asymmetric",
+    NonPsd = "non-psd",
+    Collude = "collude",
+    ALittleIsEnough = "a-little-is-enough",
+    InnerProduct = "inner-product",
+    MinMax = "min-max",
+    Mimic = "mimic",
+    GramInflate = "gram-inflate",
+    GramDeflate = "gram-deflate",
+    WeakDirection = "weak-direction",
+    Replay = "replay",
+    Sleeper = "sleeper",
+    Intermittent = "intermittent",
+    Silent = "silent",
+    Adaptive = "adaptive",
+);
+
+/// A message as it is sent: U packed or, if it may be asymmetric, in full.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Message {
+    pub(super) gram: Vec<f64>,
+    pub(super) feature_sum: Vec<f64>,
+}
+
+/// What attackers know in an episode.
+pub(super) struct Knowledge {
+    episode_len: f64,
+    reward_bound: Option<f64>,
+    /// n and f.
+    agents: (usize, usize),
+    theta: DVector<f64>,
+    /// (Ū, ū).
+    mean: Message,
+    /// s.
+    deviation: DVector<f64>,
+    /// q.
+    weak: DVector<f64>,
+    /// Some honest messages.
+    some: Vec<Message>,
+}
+
+/// How many honest messages are compared with each other.
+const SOME: usize = 200;
+
+impl Knowledge {
+    /// From the honest agents' messages of this episode and their sums before it.
+    pub(super) fn new(
+        (episode_len, reward_bound): (u32, Option<f64>),
+        theta: &[f64],
+        honest: &[usize],
+        corrupted: usize,
+        summaries: &Summaries,
+        sums: &Streams,
+    ) -> Self {
+        let d = theta.len();
+        let mut mean = Message { gram: vec![0.0; packed_len(d)], feature_sum: vec![0.0; d] };
+        let mut squares = vec![0.0; d];
+        let mut design = vec![0.0; packed_len(d)];
+        for &agent in honest {
+            let (gram, feature_sum) = summaries.row(agent);
+            mean.gram.iter_mut().zip(gram).for_each(|(sum, value)| *sum += f64::from(*value));
+            mean.feature_sum.iter_mut().zip(feature_sum).for_each(|(sum, value)| *sum += f64::from(*value));
+            squares.iter_mut().zip(feature_sum).for_each(|(sum, value)| *sum += f64::from(*value).powi(2));
+            design.iter_mut().zip(sums.gram.row(agent)).for_each(|(sum, value)| *sum += value);
+        }
+        let n = honest.len().max(1) as f64;
+        mean.gram.iter_mut().chain(&mut mean.feature_sum).chain(&mut squares).for_each(|sum| *sum /= n);
+        let variances = squares.iter().zip(&mean.feature_sum).map(|(square, mean)| (square - mean * mean).max(0.0));
+        let theta = DVector::from_column_slice(theta);
+        let some = honest.iter().step_by(honest.len().div_ceil(SOME).max(1));
+        Self {
+            episode_len: episode_len.into(),
+            reward_bound,
+            agents: (honest.len() + corrupted, corrupted),
+            deviation: DVector::from_iterator(d, variances.map(f64::sqrt)),
+            weak: least_explored(&symmetric::matrix(&design, d), &theta),
+            theta,
+            some: some.map(|agent| Message::own(summaries, *agent)).collect(),
+            mean,
+        }
+    }
+
+    /// w.
+    fn best(&self) -> DVector<f64> {
+        self.theta.normalize()
+    }
+
+    fn mean_sum(&self) -> DVector<f64> {
+        DVector::from_column_slice(&self.mean.feature_sum)
+    }
+
+    fn message(&self, gram: &[f64], feature_sum: &DVector<f64>) -> Message {
+        Message { gram: gram.to_vec(), feature_sum: feature_sum.as_slice().to_vec() }
+    }
+
+    /// (Ū, u).
+    fn with_mean_gram(&self, feature_sum: DVector<f64>) -> Message {
+        self.message(&self.mean.gram, &feature_sum)
+    }
+
+    /// (L·qqᵀ, −L·qqᵀθ*).
+    fn inflated(&self) -> Message {
+        let q = &self.weak;
+        let gram = (q * q.transpose()) * self.episode_len;
+        let feature_sum = &gram * &self.theta * -1.0;
+        Message { gram: symmetric::pack(&gram).collect(), feature_sum: feature_sum.as_slice().to_vec() }
+    }
+
+    /// (Ū/100, −ū).
+    fn deflated(&self) -> Message {
+        let gram: Vec<f64> = self.mean.gram.iter().map(|value| value / 100.0).collect();
+        self.message(&gram, &-self.mean_sum())
+    }
+
+    fn min_max(&self) -> Message {
+        let rows: Vec<_> = self.some.iter().map(|some| DVector::from_column_slice(&some.feature_sum)).collect();
+        let pairs = rows.iter().enumerate().flat_map(|(i, a)| rows[..i].iter().map(move |b| (a - b).norm()));
+        let widest = pairs.fold(0.0, f64::max);
+        let at = |gamma: f64| self.mean_sum() - &self.deviation * gamma;
+        let fits = |gamma: f64| rows.iter().all(|row| (at(gamma) - row).norm() <= widest);
+        let (mut low, mut high) = (0.0, 1e3);
+        for _ in 0..40 {
+            let middle = (low + high) / 2.0;
+            *if fits(middle) { &mut low } else { &mut high } = middle;
+        }
+        self.with_mean_gram(at(low))
+    }
+
+    fn a_little_is_enough(&self) -> Message {
+        let (n, f) = self.agents;
+        let supporters = (n / 2 + 1).saturating_sub(f);
+        let share = (n - f).saturating_sub(supporters) as f64 / (n - f).max(1) as f64;
+        let mean = self.mean_sum();
+        let shift = self.deviation.component_mul(&mean.map(f64::signum)) * normal_quantile(share).max(0.0);
+        self.with_mean_gram(mean - shift)
+    }
+
+    /// u scaled down until uᵀU⁻¹u ≤ r_max²·L, by a margin.
+    fn fitted(&self, mut message: Message) -> Message {
+        let Some(bound) = self.reward_bound else { return message };
+        let d = self.theta.len();
+        let scaled: Vec<f64> = symmetric::scaled(&message.gram, d).collect();
+        let gram = symmetric::shifted(&symmetric::matrix(&scaled, d), 1e-7 * self.episode_len);
+        let u = DVector::from_column_slice(&message.feature_sum);
+        let form = gram.cholesky().map_or(f64::INFINITY, |factor| u.dot(&factor.solve(&u)));
+        let factor = (bound * bound * self.episode_len / form).sqrt().min(1.0) * 0.999;
+        message.feature_sum.iter_mut().for_each(|value| *value *= factor);
+        message
+    }
+
+    /// Of many messages the one with the highest score.
+    fn search(&self, score: &mut dyn FnMut(&Message) -> f64) -> Message {
+        let (length, mean) = (self.episode_len, self.mean_sum());
+        let mixed = (self.best() + &self.weak).normalize();
+        let mut best = (f64::NEG_INFINITY, self.mean.clone());
+        let mut offer = |message: Message| {
+            let message = self.fitted(message);
+            let score = score(&message);
+            if score > best.0 {
+                best = (score, message);
+                return true;
+            }
+            false
+        };
+        let others = [-&mean, DVector::zeros(mean.len()), &mean * -2.0, self.best() * (-10.0 * length)];
+        for feature_sum in others {
+            offer(self.with_mean_gram(feature_sum));
+        }
+        let zero = Message { gram: vec![0.0; self.mean.gram.len()], feature_sum: vec![0.0; mean.len()] };
+        for message in [zero, self.inflated(), self.deflated(), self.a_little_is_enough(), self.min_max()] {
+            offer(message);
+        }
+        let mut found = None;
+        for direction in [self.best(), self.weak.clone(), mixed] {
+            for push in [0.05, 0.3, 1.0, 3.0] {
+                if offer(self.with_mean_gram(&mean - &direction * (push * length))) {
+                    found = Some((direction.clone(), push));
+                }
+            }
+        }
+        if let Some((direction, push)) = found {
+            for factor in [0.4, 0.6, 0.8, 1.3, 1.7, 2.2] {
+                offer(self.with_mean_gram(&mean - &direction * (factor * push * length)));
+            }
+        }
+        best.1
+    }
+
+    /// What all colluders send; none if each sends its own.
+    pub(super) fn common(&self, attack: Attack, score: &mut dyn FnMut(&Message) -> f64) -> Option<Message> {
+        let (length, mean) = (self.episode_len, self.mean_sum());
+        Some(match attack {
+            Attack::Huge => return Some(self.with_mean_gram(self.best() * (-1e6 * length))),
+            Attack::NonFinite => {
+                let mut message = self.mean.clone();
+                message.gram[0] = f64::INFINITY;
+                message.feature_sum[0] = f64::NAN;
+                return Some(message);
+            }
+            Attack::NonPsd => {
+                let gram: Vec<f64> = self.mean.gram.iter().map(|value| -value).collect();
+                return Some(self.message(&gram, &mean));
+            }
+            Attack::Zero => Message { gram: vec![0.0; self.mean.gram.len()], feature_sum: vec![0.0; mean.len()] },
+            Attack::Collude | Attack::Intermittent => self.with_mean_gram(self.best() * (-10.0 * length)),
+            Attack::ALittleIsEnough => self.a_little_is_enough(),
+            Attack::InnerProduct => self.with_mean_gram(mean * -2.0),
+            Attack::MinMax => self.min_max(),
+            Attack::Mimic => self.some.first().cloned()?,
+            Attack::GramInflate => self.inflated(),
+            Attack::GramDeflate => self.deflated(),
+            Attack::WeakDirection => self.with_mean_gram(mean - &self.weak * length),
+            Attack::Adaptive | Attack::Sleeper => self.search(score),
+            Attack::None
+            | Attack::SignFlip
+            | Attack::FakeParameter
+            | Attack::Asymmetric
+            | Attack::Replay
+            | Attack::Silent => return None,
+        })
+        .map(|message| self.fitted(message))
+    }
+}
+
+impl Message {
+    /// An agent's own summary.
+    pub(super) fn own(summaries: &Summaries, agent: usize) -> Self {
+        let (gram, feature_sum) = summaries.row(agent);
+        let wide = |values: &[f32]| values.iter().copied().map(f64::from).collect();
+        Self { gram: wide(gram), feature_sum: wide(feature_sum) }
+    }
+
+    /// (U, −u).
+    pub(super) fn flipped(mut self) -> Self {
+        self.feature_sum.iter_mut().for_each(|value| *value = -*value);
+        self
+    }
+
+    /// The full matrix of U with `add` above the diagonal, at the end of the first row, and −u.
+    pub(super) fn asymmetric(self, add: f64) -> Self {
+        let d = self.feature_sum.len();
+        let scaled: Vec<f64> = symmetric::scaled(&self.gram, d).collect();
+        let mut gram = symmetric::matrix(&scaled, d);
+        gram[(0, d - 1)] += add;
+        let rows = gram.transpose();
+        Self { gram: rows.as_slice().to_vec(), ..self.flipped() }
+    }
+}
+
+/// q, for the honest agents' sums.
+fn least_explored(design: &DMatrix<f64>, theta: &DVector<f64>) -> DVector<f64> {
+    let pairs = symmetric::eigenpairs(design);
+    let least = pairs.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+    let vector = least.map_or_else(|| theta.normalize(), |(_, vector)| vector);
+    if vector.dot(theta) < 0.0 { -vector } else { vector }
+}
+
+/// Φ⁻¹, by bisection of a sum for Φ that is good to six digits (Abramowitz and Stegun, 26.2.17).
+fn normal_quantile(probability: f64) -> f64 {
+    let upper_tail = |x: f64| {
+        let t = 1.0 / (1.0 + 0.231_641_9 * x);
+        let coefficients = [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
+        let sum = coefficients.iter().rev().fold(0.0, |sum, c| (sum + c) * t);
+        (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * sum
+    };
+    let tail = probability.min(1.0 - probability);
+    let (mut low, mut high) = (0.0, 40.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        *if upper_tail(middle) > tail { &mut low } else { &mut high } = middle;
+    }
+    if probability < 0.5 { -low } else { low }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Against tables of the normal distribution.
+    #[test]
+    fn quantiles() {
+        for (probability, quantile) in [(0.5, 0.0), (0.975, 1.959_964), (0.7, 0.524_401), (0.1, -1.281_552)] {
+            assert!((super::normal_quantile(probability) - quantile).abs() < 1e-5, "{probability}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Many runs at once.
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+
+use super::config::{AggregatorName, Config, ConfigError};
+use super::replay::Logs;
+use super::run::{Outcome, run};
+
+/// A run to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// What is simulated.
+    pub config: Config,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+impl Job {
+    /// The same for all jobs with the same content, and for no others.
+    pub fn key(&self) -> String {
+        serde_json::json!([self.config, self.seed]).to_string()
+    }
+
+    fn oracle(&self) -> Self {
+        Self { config: self.config.oracle(), seed: self.seed }
+    }
+
+    fn is_oracle(&self) -> bool {
+        self.config.aggregator == AggregatorName::Oracle
+    }
+
+    fn agent_steps(&self) -> u64 {
+        let absent = if self.is_oracle() { self.config.corrupted() } else { 0 };
+        (self.config.agents - absent) as u64 * u64::from(self.config.steps)
+    }
+}
+
+/// The jobs by their oracle.
+fn by_oracle(jobs: &[Job]) -> BTreeMap<String, Vec<usize>> {
+    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, job) in jobs.iter().enumerate() {
+        groups.entry(job.oracle().key()).or_default().push(index);
+    }
+    groups
+}
+
+/// How many agent-steps [`run_all`] will report.
+pub fn agent_steps(jobs: &[Job]) -> u64 {
+    let oracles = by_oracle(jobs).into_values().map(|group| jobs[group[0]].oracle().agent_steps());
+    oracles.chain(jobs.iter().filter(|job| !job.is_oracle()).map(Job::agent_steps)).sum()
+}
+
+/// Runs all jobs on all threads, with one run of the oracle for all that share it. `finished` is told each job's outcome
+/// by its index, as soon as it is there.
+///
+/// # Errors
+/// A configuration makes no sense.
+pub fn run_all(
+    jobs: &[Job],
+    logs: &Logs,
+    progress: &(dyn Fn(u64) + Sync),
+    finished: &(dyn Fn(usize, &Outcome) + Sync),
+) -> Result<Vec<Outcome>, ConfigError> {
+    jobs.iter().try_for_each(|job| job.config.check())?;
+    let groups: Vec<Vec<usize>> = by_oracle(jobs).into_values().collect();
+    let outcomes = groups.par_iter().map(|group| {
+        let oracle = jobs[group[0]].oracle();
+        let yardstick = run(&oracle.config, logs, oracle.seed, progress)?;
+        let one = |index: &usize| {
+            let job = &jobs[*index];
+            let mut outcome = match job.is_oracle() {
+                true => Outcome { attack: job.config.attack.to_string(), ..yardstick.clone() },
+                false => run(&job.config, logs, job.seed, progress)?,
+            };
+            outcome.regret_oracle = Some(yardstick.regret);
+            finished(*index, &outcome);
+            Ok((*index, outcome))
+        };
+        group.par_iter().map(one).collect::<Result<Vec<_>, ConfigError>>()
+    });
+    let mut outcomes: Vec<_> = outcomes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+    outcomes.sort_by_key(|(index, _)| *index);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}

@@ -1,0 +1,369 @@
+//! What is simulated.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fedbandit_core::MAX_EPISODE_LEN;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::attack::Attack;
+use super::environment::{Environment, RewardKind};
+use super::fleet::DIMENSIONS;
+use crate::admission::Level;
+use crate::aggregate::corrupted;
+use crate::controller::{Episodes, Setting};
+use crate::names::{UnknownName, named, optional_text, text};
+use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
+use crate::schedule::Problem;
+
+/// A run but for its seed. Read from a file, what is not there has its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// N.
+    pub agents: usize,
+    /// d, one of [`DIMENSIONS`].
+    pub dim: usize,
+    /// How many actions a decision set has; `fixed-arms` has d, and a log has its own number.
+    pub arms: usize,
+    /// T.
+    pub steps: u32,
+    /// L. The default is 64, or the theorem's own.
+    pub episode_len: Option<u32>,
+    /// L_1: episodes grow as L_1, 2L_1, 4L_1, … up to L. The default is 4, but L with privacy or by a theorem.
+    pub first_episode: Option<u32>,
+    /// What agents meet.
+    #[serde(with = "text")]
+    pub environment: Environment,
+    /// What rewards are.
+    #[serde(with = "text")]
+    pub rewards: RewardKind,
+    /// ‖θ*‖₂, and the bound S on it that widths use.
+    pub theta_norm: f64,
+    /// What corrupted agents do.
+    #[serde(with = "text")]
+    pub attack: Attack,
+    /// α: ⌊α·N⌋ agents are corrupted.
+    pub corrupt: f64,
+    /// How the controller aggregates.
+    #[serde(with = "text")]
+    pub aggregator: AggregatorName,
+    /// The corruption that widths, groups and trimming are designed for. The default is 0.3, and 0.25 for
+    /// `median-of-means`.
+    pub design_corruption: Option<f64>,
+    /// How much of a message is checked.
+    #[serde(with = "text")]
+    pub admission: Level,
+    /// Where λ_k and β_k come from.
+    #[serde(with = "text")]
+    pub schedule: ScheduleName,
+    /// (μ, ν), if releases are private.
+    #[serde(with = "optional_text")]
+    pub privacy: Option<Privacy>,
+    /// How private noise is made.
+    #[serde(with = "text")]
+    pub mechanism: Mechanism,
+    /// Which bound on the noise schedules use. The default is `exact`, and `paper` for a theorem.
+    #[serde(with = "optional_text")]
+    pub noise_bound: Option<NoiseBound>,
+    /// δ of the theorems and of bounds on noise.
+    pub delta: f64,
+    /// σ of the theorems. The default is 1, and 0 where all agents have the same decision sets.
+    pub sigma: Option<f64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            agents: 100,
+            dim: 8,
+            arms: 10,
+            steps: 4096,
+            episode_len: None,
+            first_episode: None,
+            environment: Environment::Ball,
+            rewards: RewardKind::Gaussian(0.5),
+            theta_norm: 1.0,
+            attack: Attack::Collude,
+            corrupt: 0.3,
+            aggregator: AggregatorName::GeometricMedian,
+            design_corruption: None,
+            admission: Level::Strict,
+            schedule: ScheduleName::Calibrated,
+            privacy: None,
+            mechanism: Mechanism::Tree,
+            noise_bound: None,
+            delta: 0.1,
+            sigma: None,
+        }
+    }
+}
+
+/// How the controller makes one of many, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AggregatorName {
+    /// The geometric median: Byzantine-UCB, and with privacy Byzantine-UCB-DP.
+    GeometricMedian,
+    /// The geometric median of group means: with privacy Byzantine-UCB-DP-MoM.
+    MedianOfMeans,
+    /// The mean, which one agent can move anywhere.
+    Mean,
+    /// The mean over the honest agents, which only a simulation knows.
+    Oracle,
+    /// No communication: every agent learns alone.
+    Solo,
+    /// The median of each coordinate.
+    CoordinateMedian,
+    /// The mean of each coordinate without its extremes.
+    TrimmedMean,
+    /// The stream with the nearest neighbours.
+    Krum,
+    /// The mean of the best streams by Krum's measure.
+    MultiKrum,
+}
+
+named!(
+    AggregatorName,
+    "aggregator",
+    GeometricMedian = "geometric-median",
+    MedianOfMeans = "median-of-means",
+    Mean = "mean",
+    Oracle = "oracle",
+    Solo = "solo",
+    CoordinateMedian = "coordinate-median",
+    TrimmedMean = "trimmed-mean",
+    Krum = "krum",
+    MultiKrum = "multi-krum",
+);
+
+/// Where λ_k and β_k come from, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScheduleName {
+    /// [`Calibrated`](crate::schedule::Calibrated).
+    Calibrated,
+    /// [`Theorem`](crate::schedule::Theorem): the one that fits the aggregator and privacy.
+    Theorem,
+}
+
+named!(ScheduleName, "schedule", Calibrated = "calibrated", Theorem = "theorem");
+
+/// (μ, ν), written `MU,NU`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Privacy(pub Budget);
+
+impl fmt::Display for Privacy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}", self.0.mu(), self.0.nu())
+    }
+}
+
+impl FromStr for Privacy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once(',').and_then(|(mu, nu)| Some((mu.trim().parse().ok()?, nu.trim().parse().ok()?)));
+        let (mu, nu) = numbers.ok_or_else(|| format!("privacy is MU,NU, as 4,1e-6, not '{text}'"))?;
+        Budget::new(mu, nu).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ball => f.pad("ball"),
+            Self::Skew => f.pad("skew"),
+            Self::FixedArms => f.pad("fixed-arms"),
+            Self::Shared => f.pad("shared"),
+            Self::Drifting => f.pad("drifting"),
+            Self::Replay(file) => write!(f, "replay:{}", file.display()),
+        }
+    }
+}
+
+impl FromStr for Environment {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let plain = [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting];
+        let known = ["ball", "skew", "fixed-arms", "shared", "drifting"];
+        if let Some(file) = name.strip_prefix("replay:").filter(|file| !file.is_empty()) {
+            return Ok(Self::Replay(file.into()));
+        }
+        let at = known.iter().position(|known| *known == name);
+        let unknown = || UnknownName::new("environment", name, known.into_iter().chain(["replay:FILE"]));
+        at.map(|at| plain[at].clone()).ok_or_else(unknown)
+    }
+}
+
+impl fmt::Display for RewardKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gaussian(noise) => write!(f, "gaussian:{noise}"),
+            Self::Bounded => f.pad("bounded"),
+        }
+    }
+}
+
+impl FromStr for RewardKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let noise = |noise: &str| noise.parse().ok().filter(|noise: &f64| noise.is_finite() && *noise >= 0.0);
+        match text.strip_prefix("gaussian:").map(noise) {
+            Some(Some(noise)) => Ok(Self::Gaussian(noise)),
+            None if text == "bounded" => Ok(Self::Bounded),
+            _ => Err(format!("rewards are gaussian:R with a noise level R >= 0, or bounded, not '{text}'")),
+        }
+    }
+}
+
+/// What makes no sense in a [`Config`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {reason}")]
+pub struct ConfigError {
+    key: &'static str,
+    reason: String,
+}
+
+impl ConfigError {
+    pub(super) fn new(key: &'static str, reason: impl fmt::Display) -> Self {
+        Self { key, reason: reason.to_string() }
+    }
+}
+
+/// The corruption that widths are designed for, unless said otherwise.
+const DESIGN_CORRUPTION: f64 = 0.3;
+
+impl Config {
+    /// Whether this can be run.
+    ///
+    /// # Errors
+    /// The first thing that makes no sense, by its key.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fail = |key, reason: String| Err(ConfigError::new(key, reason));
+        if !DIMENSIONS.contains(&self.dim) {
+            let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
+            let reason = format!("{} is not compiled in; take one of {}", self.dim, all.join(", "));
+            return fail("dim", reason + ", and fill up with zeros");
+        }
+        if !(1..=MAX_AGENTS).contains(&self.agents) {
+            return fail("agents", format!("{} is not from 1 to {MAX_AGENTS}", self.agents));
+        }
+        if self.arms == 0 || self.arms > MAX_ARMS {
+            return fail("arms", format!("{} is not from 1 to {MAX_ARMS}", self.arms));
+        }
+        if self.steps == 0 {
+            return fail("steps", "there must be at least one step".into());
+        }
+        if let Some(length) = self.episode_len.filter(|length| !(1..=MAX_EPISODE_LEN).contains(length)) {
+            return fail("episode-len", format!("{length} is not from 1 to {MAX_EPISODE_LEN}"));
+        }
+        if let Some(first) = self.first_episode.filter(|first| *first == 0 || *first > self.longest()) {
+            return fail("first-episode", format!("{first} is not from 1 to the episode length {}", self.longest()));
+        }
+        if !(0.0..0.5).contains(&self.corrupt) {
+            let why = "from half of the agents on, nothing could tell who lies";
+            return fail("corrupt", format!("{} is not from 0 to below 0.5: {why}", self.corrupt));
+        }
+        if let Some(share) = self.design_corruption.filter(|share| !(0.0..0.5).contains(share)) {
+            return fail("design-corruption", format!("{share} is not from 0 to below 0.5"));
+        }
+        if !(self.theta_norm > 0.0 && self.theta_norm.is_finite()) {
+            return fail("theta-norm", format!("{} is no positive number", self.theta_norm));
+        }
+        if self.rewards == RewardKind::Bounded && self.theta_norm > 1.0 {
+            return fail("theta-norm", format!("{} gives rewards beyond 1; bounded ones need at most 1", self.theta_norm));
+        }
+        if self.privacy.is_some() && self.rewards.bound().is_none() {
+            let why = "without a bound one message could change the sums without limit";
+            return fail("privacy", format!("it needs bounded rewards (rewards = \"bounded\"): {why}"));
+        }
+        if self.privacy.is_some() && self.aggregator == AggregatorName::Solo {
+            return fail("privacy", "solo sends nothing that could be made private".into());
+        }
+        if !(self.delta > 0.0 && self.delta < 1.0) {
+            return fail("delta", format!("{} is not between 0 and 1", self.delta));
+        }
+        if let Some(sigma) = self.sigma.filter(|sigma| !(0.0..=2.0).contains(sigma)) {
+            return fail("sigma", format!("{sigma} is not from 0 to 2"));
+        }
+        self.rule(0).map(drop)
+    }
+
+    /// With another value of one key, as a file or an option gives it.
+    ///
+    /// # Errors
+    /// There is no such key, or the value is not of its kind.
+    pub fn with(&self, key: &str, value: serde_json::Value) -> Result<Self, String> {
+        let mut object = serde_json::to_value(self).map_err(|error| error.to_string())?;
+        if object.get(key).is_none() {
+            let keys: Vec<_> = object.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+            return Err(format!("no key is called {key}; there are {}", keys.join(", ")));
+        }
+        object[key] = value;
+        serde_json::from_value(object).map_err(|error| format!("{key}: {error}"))
+    }
+
+    /// ⌊α·N⌋.
+    pub fn corrupted(&self) -> usize {
+        corrupted(self.corrupt, self.agents)
+    }
+
+    pub(super) fn design_corruption(&self) -> f64 {
+        let default = if self.aggregator == AggregatorName::MedianOfMeans { 0.25 } else { DESIGN_CORRUPTION };
+        self.design_corruption.unwrap_or(default)
+    }
+
+    fn longest(&self) -> u32 {
+        let theorem = || match self.aggregator {
+            AggregatorName::MedianOfMeans => self.problem().episode_len_of_means(),
+            _ => self.problem().episode_len(),
+        };
+        let default = || match self.schedule {
+            ScheduleName::Calibrated => 64,
+            ScheduleName::Theorem => theorem(),
+        };
+        self.episode_len.unwrap_or_else(default).min(self.steps).clamp(1, MAX_EPISODE_LEN)
+    }
+
+    pub(super) fn episodes(&self) -> Result<Episodes, ConfigError> {
+        let longest = self.longest();
+        let even = self.schedule == ScheduleName::Theorem || self.privacy.is_some();
+        let first = self.first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
+        Episodes::new(self.steps, first, longest).map_err(|error| ConfigError::new("episode-len", error))
+    }
+
+    pub(super) fn setting(&self) -> Result<Setting, ConfigError> {
+        Ok(Setting {
+            dimension: self.dim as u8,
+            episodes: self.episodes()?,
+            level: self.admission,
+            reward_bound: self.rewards.bound(),
+            window: 0,
+        })
+    }
+
+    pub(super) fn problem(&self) -> Problem {
+        let same = matches!(self.environment, Environment::Shared | Environment::FixedArms);
+        Problem {
+            agents: self.agents,
+            horizon: self.steps,
+            dimension: self.dim,
+            corruption: self.design_corruption(),
+            sigma: self.sigma.unwrap_or(if same { 0.0 } else { 1.0 }),
+            noise: self.rewards.noise(),
+            delta: self.delta,
+        }
+    }
+
+    /// The run whose regret is the yardstick of this one: the honest agents alone, by their mean, on the same draws.
+    pub fn oracle(&self) -> Self {
+        Self { aggregator: AggregatorName::Oracle, attack: Attack::None, design_corruption: None, ..self.clone() }
+    }
+}
+
+/// The largest N.
+const MAX_AGENTS: usize = 10_000_000;
+/// The largest decision set.
+const MAX_ARMS: usize = 1_000_000;

@@ -1,0 +1,187 @@
+//! What agents meet: decision sets and rewards.
+
+use std::path::PathBuf;
+
+use fedbandit_core::Action;
+use nalgebra::{DMatrix, DVector};
+use rand_distr::{Distribution, Exp1, StandardNormal};
+use rand_pcg::Pcg64;
+
+use super::random::{Use, below, generator, uniform};
+use super::replay::Log;
+
+/// How decision sets are drawn.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Environment {
+    /// Arms uniform in the unit ball, anew for every agent and step.
+    #[default]
+    Ball,
+    /// As `Ball`, with the second half of the coordinates times 0.2: directions that are rarely explored.
+    Skew,
+    /// Always the d unit vectors: the multi-armed bandit.
+    FixedArms,
+    /// As `Ball`, but at each step the same set for all agents (σ = 0).
+    Shared,
+    /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(2t/T + j/d)): the distribution P_t changes with t.
+    Drifting,
+    /// Steps of a log, drawn uniformly.
+    Replay(PathBuf),
+}
+
+/// What a reward is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RewardKind {
+    /// ⟨x, θ*⟩ + R·N(0, 1).
+    Gaussian(f64),
+    /// 1 with probability (1 + ⟨x, θ*⟩)/2, else −1.
+    Bounded,
+}
+
+impl RewardKind {
+    /// R, for which the noise is R-sub-Gaussian.
+    pub fn noise(self) -> f64 {
+        match self {
+            Self::Gaussian(noise) => noise,
+            // A variable with values in an interval of length 2.
+            Self::Bounded => 1.0,
+        }
+    }
+
+    /// r_max, where there is one.
+    pub fn bound(self) -> Option<f64> {
+        match self {
+            Self::Gaussian(_) => None,
+            Self::Bounded => Some(1.0),
+        }
+    }
+}
+
+/// One seed's environment: its θ*, and everything that is needed to draw from it.
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) theta: Vec<f64>,
+    environment: Environment,
+    rewards: RewardKind,
+    arms: usize,
+    horizon: u32,
+    seed: u64,
+    log: Option<Log>,
+}
+
+/// A step as an agent meets it: its decision set, and what each of its actions is worth.
+#[derive(Clone, Debug)]
+pub(super) struct Scene<const D: usize> {
+    pub(super) arms: Vec<Action<D>>,
+    /// E[r] of each action; of a log, what it says.
+    pub(super) worth: Vec<f64>,
+}
+
+impl<const D: usize> Scene<D> {
+    pub(super) const fn new() -> Self {
+        Self { arms: Vec::new(), worth: Vec::new() }
+    }
+
+    /// What the best action is worth, and what a uniformly random one is worth on average.
+    pub(super) fn best_and_random(&self) -> (f64, f64) {
+        let best = self.worth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (best, self.worth.iter().sum::<f64>() / self.worth.len() as f64)
+    }
+}
+
+impl World {
+    /// θ* uniform on the sphere of radius `norm`; of a log, the least-squares fit.
+    pub(super) fn new(
+        environment: &Environment,
+        rewards: RewardKind,
+        log: Option<Log>,
+        shape: (usize, usize, u32),
+        norm: f64,
+        seed: u64,
+    ) -> Self {
+        let (dimension, arms, horizon) = shape;
+        let mut rng = generator(seed, Use::World, 0);
+        let direction = DVector::<f64>::from_fn(dimension, |_, _| StandardNormal.sample(&mut rng)).normalize() * norm;
+        let theta = log.as_ref().map_or(direction, least_squares).as_slice().to_vec();
+        Self { theta, environment: environment.clone(), rewards, arms, horizon, seed, log }
+    }
+
+    /// Whether θ* is what rewards are made of, and not a fit.
+    pub(super) fn knows_theta(&self) -> bool {
+        self.log.is_none()
+    }
+
+    /// Draws the decision set of step t, counted from 0.
+    pub(super) fn draw<const D: usize>(&self, step: u32, rng: &mut Pcg64, scene: &mut Scene<D>) {
+        scene.arms.clear();
+        scene.worth.clear();
+        match &self.environment {
+            Environment::Ball => self.balls(scene, rng, |_| 1.0),
+            Environment::Skew => self.balls(scene, rng, |j| if j < D.div_ceil(2) { 1.0 } else { 0.2 }),
+            Environment::Shared => self.balls(scene, &mut generator(self.seed, Use::Step, step.into()), |_| 1.0),
+            Environment::Drifting => {
+                let turn = 2.0 * f64::from(step) / f64::from(self.horizon);
+                let angle = |j| std::f64::consts::PI * (turn + j as f64 / D as f64);
+                let scales: [f32; D] = std::array::from_fn(|j| (0.2 + 0.8 * angle(j).cos().powi(2)) as f32);
+                self.balls(scene, rng, |j| scales[j]);
+            }
+            Environment::FixedArms => {
+                scene.arms.extend((0..D).map(|j| Action::from_fn(|i, _| if i == j { 1.0 } else { 0.0 })));
+                scene.worth.extend(&self.theta);
+            }
+            Environment::Replay(_) => {
+                let log = self.log.as_ref().expect("a replay has its log");
+                for (x, reward) in log.set(below(log.sets(), rng)) {
+                    scene.arms.push(Action::from_fn(|j, _| x[j]));
+                    scene.worth.push(reward.into());
+                }
+            }
+        }
+    }
+
+    /// Points uniform in the ball, by coordinates scaled.
+    ///
+    /// With d normal numbers g and an exponential one E, g/√(‖g‖² + 2E) is uniform in the ball (Barthe, Guédon, Mendelson
+    /// and Naor 2005).
+    fn balls<const D: usize>(&self, scene: &mut Scene<D>, rng: &mut Pcg64, scale: impl Fn(usize) -> f32) {
+        for _ in 0..self.arms {
+            let mut x = [0.0_f32; D];
+            let mut squares = 0.0;
+            for entry in &mut x {
+                *entry = StandardNormal.sample(rng);
+                squares += *entry * *entry;
+            }
+            let exponential: f32 = Exp1.sample(rng);
+            let shrink = 1.0 / (squares + 2.0 * exponential).sqrt();
+            for (j, entry) in x.iter_mut().enumerate() {
+                *entry *= shrink * scale(j);
+            }
+            scene.worth.push(x.iter().zip(&self.theta).map(|(x, theta)| f64::from(*x) * theta).sum());
+            scene.arms.push(Action::from(x));
+        }
+    }
+
+    /// The reward of an action. With `faked` it is made of −θ*, the parameter of Proposition 1.
+    pub(super) fn reward(&self, worth: f64, faked: bool, rng: &mut Pcg64) -> f32 {
+        let mean = if faked { -worth } else { worth };
+        (match (self.log.is_some(), self.rewards) {
+            (true, _) => mean,
+            (false, RewardKind::Gaussian(noise)) => {
+                let normal: f64 = StandardNormal.sample(rng);
+                mean + noise * normal
+            }
+            (false, RewardKind::Bounded) if 2.0 * uniform(rng) < 1.0 + mean => 1.0,
+            (false, RewardKind::Bounded) => -1.0,
+        }) as f32
+    }
+}
+
+fn least_squares(log: &Log) -> DVector<f64> {
+    let mut gram = DMatrix::<f64>::identity(log.dimension(), log.dimension()) * 1e-9;
+    let mut sum = DVector::<f64>::zeros(log.dimension());
+    for (x, reward) in (0..log.sets()).flat_map(|set| log.set(set)) {
+        let x = DVector::from_iterator(x.len(), x.iter().copied().map(f64::from));
+        gram.ger(1.0, &x, &x, 1.0);
+        sum.axpy(f64::from(reward), &x, 1.0);
+    }
+    gram.cholesky().expect("a sum of squares and a little more").solve(&sum)
+}

@@ -1,0 +1,235 @@
+//! Virtual devices: the agents of the firmware, many of them.
+
+use fedbandit_core::{Agent, Model, Prior, Rewards, packed_len};
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::Rng;
+use rayon::prelude::*;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::environment::{Scene, World};
+use super::random::{Use, generator};
+use crate::rule::Parameters;
+
+/// The dimensions that virtual devices are compiled for.
+pub const DIMENSIONS: &[usize] = &[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64];
+
+/// Virtual devices of one dimension.
+pub(super) trait Fleet: Send {
+    /// Plays the steps of an episode on all devices; [`summaries`](Self::summaries) has what they would send.
+    fn play(&mut self, models: Models<'_>, conduct: &[Conduct], stretch: Stretch) -> Played;
+
+    /// The summaries of the last episode.
+    fn summaries(&self) -> &Summaries;
+
+    /// Draws the steps on which the next models are [judged](Self::judge).
+    fn look_ahead(&mut self, step: u32, rng: &mut Pcg64);
+
+    /// A model's mean regret on these steps.
+    fn judge(&mut self, model: Model<'_>) -> f64;
+}
+
+/// What agents work with.
+pub(super) enum Models<'a> {
+    /// The controller's broadcast.
+    Broadcast(Model<'a>),
+    /// Everybody's own.
+    Own(&'a [Parameters], Model<'a>),
+}
+
+/// Which steps are played.
+#[derive(Clone, Copy)]
+pub(super) struct Stretch {
+    /// The first one, counted from 0.
+    pub(super) start: u32,
+    /// How many.
+    pub(super) steps: u32,
+    /// T/2: what is from here on is late.
+    pub(super) late: u32,
+}
+
+/// What happens to an agent in an episode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conduct {
+    /// Nothing.
+    Honest,
+    /// Half of its steps have rewards of −θ*.
+    Faked,
+    /// All of its steps are attacked, so none counts.
+    Attacked,
+}
+
+/// Regret over steps that were not attacked, and the regret of uniformly random choices on the same steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Tally {
+    pub(super) regret: f64,
+    pub(super) random: f64,
+    pub(super) late_regret: f64,
+    pub(super) late_random: f64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.regret += other.regret;
+        self.random += other.random;
+        self.late_regret += other.late_regret;
+        self.late_random += other.late_random;
+    }
+}
+
+/// What [`Fleet::play`] tells.
+pub(super) struct Played {
+    /// By device.
+    pub(super) tallies: Vec<Tally>,
+    /// What it took, over all threads.
+    pub(super) cpu_seconds: f64,
+}
+
+/// Everybody's U and u of one episode.
+#[derive(Clone, Debug)]
+pub(super) struct Summaries {
+    dimension: usize,
+    values: Vec<f32>,
+}
+
+impl Summaries {
+    /// U packed, and u.
+    pub(super) fn row(&self, device: usize) -> (&[f32], &[f32]) {
+        let width = packed_len(self.dimension) + self.dimension;
+        self.values[device * width..][..width].split_at(packed_len(self.dimension))
+    }
+}
+
+/// How many devices a thread takes at a time.
+const CHUNK: usize = 16;
+/// On how many steps a model is judged.
+const AHEAD: usize = 64;
+
+/// The devices of a world, numbered by `devices`.
+pub(super) fn fleet(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Box<dyn Fleet> {
+    macro_rules! by_dimension {
+        ($($d:literal)*) => {
+            match world.theta.len() {
+                $($d => Box::new(Devices::<$d>::new(world, devices, seed, rewards)),)*
+                other => unreachable!("dimension {other} was checked"),
+            }
+        };
+    }
+    by_dimension!(1 2 3 4 5 6 8 10 12 16 24 32 48 64)
+}
+
+struct Devices<const D: usize> {
+    world: World,
+    devices: Vec<Device<D>>,
+    summaries: Summaries,
+    ahead: Vec<Scene<D>>,
+    judge: Agent<D>,
+}
+
+struct Device<const D: usize> {
+    agent: Agent<D>,
+    /// Its decision sets and rewards.
+    rng: Pcg64,
+    /// When it is attacked.
+    attacked: Pcg64,
+}
+
+impl<const D: usize> Devices<D> {
+    fn new(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Self {
+        let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards };
+        let agent = Agent::new(&prior).expect("a valid prior");
+        let device = |device: &usize| Device {
+            agent: agent.clone(),
+            rng: generator(seed, Use::Agent, *device as u64),
+            attacked: generator(seed, Use::Attacked, *device as u64),
+        };
+        let values = vec![0.0; devices.len() * (packed_len(D) + D)];
+        let summaries = Summaries { dimension: D, values };
+        let devices = devices.iter().map(device).collect();
+        Self { world, devices, summaries, ahead: vec![Scene::new(); AHEAD], judge: agent }
+    }
+}
+
+impl<const D: usize> Fleet for Devices<D> {
+    fn play(&mut self, models: Models<'_>, conduct: &[Conduct], stretch: Stretch) -> Played {
+        let world = &self.world;
+        let chunks = self.devices.par_chunks_mut(CHUNK).enumerate();
+        let rows = self.summaries.values.par_chunks_mut(CHUNK * (packed_len(D) + D));
+        let played: Vec<(Vec<Tally>, f64)> = chunks
+            .zip(rows)
+            .map(|((chunk, devices), rows)| {
+                let start = thread_seconds();
+                let mut scene = Scene::new();
+                let rows = rows.chunks_exact_mut(packed_len(D) + D);
+                let tallies = devices.iter_mut().zip(rows).enumerate().map(|(offset, (device, row))| {
+                    let number = chunk * CHUNK + offset;
+                    let model = match &models {
+                        Models::Broadcast(model) => *model,
+                        Models::Own(own, model) => {
+                            own[number].model(model.episode, model.episode_len, model.rewards)
+                        }
+                    };
+                    device.agent.begin(&model).expect("parameters are such as a device takes");
+                    let tally = device.play(world, conduct[number], stretch, &mut scene);
+                    device.finish(row);
+                    tally
+                });
+                (tallies.collect(), thread_seconds() - start)
+            })
+            .collect();
+        let cpu_seconds = played.iter().map(|(_, seconds)| seconds).sum();
+        Played { tallies: played.into_iter().flat_map(|(tallies, _)| tallies).collect(), cpu_seconds }
+    }
+
+    fn summaries(&self) -> &Summaries {
+        &self.summaries
+    }
+
+    fn look_ahead(&mut self, step: u32, rng: &mut Pcg64) {
+        self.ahead.iter_mut().for_each(|scene| self.world.draw(step, rng, scene));
+    }
+
+    fn judge(&mut self, model: Model<'_>) -> f64 {
+        self.judge.begin(&model).expect("parameters are such as a device takes");
+        let regret = |scene: &Scene<D>| {
+            let choice = self.judge.select(&scene.arms).expect("actions in the unit ball");
+            scene.best_and_random().0 - scene.worth[choice.index]
+        };
+        self.ahead.iter().map(regret).sum::<f64>() / AHEAD as f64
+    }
+}
+
+impl<const D: usize> Device<D> {
+    fn play(&mut self, world: &World, conduct: Conduct, stretch: Stretch, scene: &mut Scene<D>) -> Tally {
+        let mut tally = Tally::default();
+        for step in stretch.start..stretch.start + stretch.steps {
+            world.draw(step, &mut self.rng, scene);
+            let choice = self.agent.select(&scene.arms).expect("actions in the unit ball");
+            let worth = scene.worth[choice.index];
+            let faked = conduct == Conduct::Faked && self.attacked.next_u32() >> 31 == 1;
+            let reward = world.reward(worth, faked, &mut self.rng);
+            self.agent.record(&scene.arms[choice.index], reward).expect("an episode has room for its steps");
+            if faked || conduct == Conduct::Attacked {
+                continue;
+            }
+            let (best, random) = scene.best_and_random();
+            tally.regret += best - worth;
+            tally.random += best - random;
+            if step >= stretch.late {
+                tally.late_regret += best - worth;
+                tally.late_random += best - random;
+            }
+        }
+        tally
+    }
+
+    fn finish(&mut self, row: &mut [f32]) {
+        let summary = self.agent.finish();
+        let values = summary.gram().chain(*summary.feature_sum());
+        row.iter_mut().zip(values).for_each(|(entry, value)| *entry = value);
+    }
+}
+
+fn thread_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}

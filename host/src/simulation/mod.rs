@@ -1,0 +1,31 @@
+//! Many virtual devices, each running the agent of the firmware, under attack.
+//!
+//! A [`Config`] and a seed determine a [`run`]: θ* and who is corrupted, every decision set and every reward. They are the
+//! same for all aggregators, so that regrets can be compared draw by draw.
+//!
+//! ```
+//! use fedbandit::simulation::{Config, Logs, run};
+//!
+//! let config = Config { agents: 20, dim: 4, steps: 256, ..Config::default() };
+//! let outcome = run(&config, &Logs::new(), 7, &|_| {})?;
+//! assert!(outcome.total < 0.5, "three in ten collude, and yet it learns");
+//! # Ok::<(), fedbandit::simulation::ConfigError>(())
+//! ```
+
+mod attack;
+mod batch;
+mod config;
+mod environment;
+mod fleet;
+mod random;
+mod replay;
+mod rules;
+mod run;
+
+pub use attack::Attack;
+pub use batch::{Job, agent_steps, run_all};
+pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
+pub use environment::{Environment, RewardKind};
+pub use fleet::DIMENSIONS;
+pub use replay::{Log, LogError, Logs};
+pub use run::{Outcome, TRACE, Trace, run};

@@ -1,0 +1,126 @@
+//! From names to rules, schedules and private streams.
+
+use super::config::{AggregatorName, Config, ConfigError, ScheduleName};
+use super::random::{Use, generator};
+use crate::aggregate::{
+    Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MultiKrum, Tolerance, TrimmedMean, corrupted,
+};
+use crate::privacy::calibration::{Fleet, Noise, NoiseBound, sensitivity};
+use crate::rule::{OfMeans, Rule, Schedule, Separate};
+use crate::schedule::{Alone, Calibrated, Inexact, Number, StreamNoise, Theorem};
+use rand_pcg::rand_core::Rng;
+
+/// ε of the theorems that allow for an inexact oracle.
+const EPSILON: f64 = 1e-3;
+
+impl Config {
+    /// The rule on streams of single agents.
+    pub(super) fn rule(&self, seed: u64) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        let rule = self.rule_on_units()?;
+        Ok(match self.groups(seed)? {
+            Some(groups) => Box::new(OfMeans { groups, rule }),
+            None => rule,
+        })
+    }
+
+    /// The rule on streams of units: of groups, where there are groups.
+    pub(super) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        let f = corrupted(self.design_corruption(), self.agents);
+        let schedule = self.schedule()?;
+        Ok(match self.aggregator {
+            AggregatorName::GeometricMedian | AggregatorName::MedianOfMeans => {
+                separate(GeometricMedian::new(self.tolerance()), schedule)
+            }
+            AggregatorName::Mean | AggregatorName::Oracle | AggregatorName::Solo => separate(Mean, schedule),
+            AggregatorName::CoordinateMedian => separate(CoordinateMedian, schedule),
+            AggregatorName::TrimmedMean => separate(TrimmedMean { f }, schedule),
+            AggregatorName::Krum => separate(Krum { f }, schedule),
+            AggregatorName::MultiKrum => separate(MultiKrum { f, m: None }, schedule),
+        })
+    }
+
+    /// The groups of a median of means, drawn before the first message.
+    pub(super) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
+        if self.aggregator != AggregatorName::MedianOfMeans {
+            return Ok(None);
+        }
+        let drawn = generator(seed, Use::Groups, 0).next_u64();
+        let groups = Groups::for_corruption(self.agents, corrupted(self.design_corruption(), self.agents), drawn);
+        groups.map(Some).map_err(|error| ConfigError::new("design-corruption", error))
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        match (self.schedule, self.number()) {
+            (ScheduleName::Calibrated, _) => Tolerance::Relative(1e-6),
+            (ScheduleName::Theorem, Number::One) => Tolerance::Relative(1e-9),
+            (ScheduleName::Theorem, Number::Two | Number::Three) => Tolerance::Absolute(EPSILON),
+        }
+    }
+
+    /// The theorem that is about this aggregator, with or without privacy.
+    fn number(&self) -> Number {
+        match (self.aggregator, self.privacy) {
+            (AggregatorName::MedianOfMeans, _) => Number::Three,
+            (_, Some(_)) => Number::Two,
+            (_, None) => Number::One,
+        }
+    }
+
+    fn schedule(&self) -> Result<Box<dyn Schedule + Send>, ConfigError> {
+        let noise = self.stream_noise()?;
+        Ok(match (self.schedule, self.aggregator) {
+            (_, AggregatorName::Solo) => Box::new(Alone {
+                noise: self.rewards.noise(),
+                theta_bound: self.theta_norm,
+                delta: self.delta,
+                episodes: self.episodes()?,
+            }),
+            (ScheduleName::Calibrated, aggregator) => {
+                let corruption = match aggregator {
+                    AggregatorName::Oracle => 0.0,
+                    // At most N₁ of 3·N₁ groups have a corrupted agent.
+                    AggregatorName::MedianOfMeans if self.design_corruption() > 0.0 => 1.0 / 3.0,
+                    _ => self.design_corruption(),
+                };
+                Box::new(Calibrated { corruption, theta_bound: self.theta_norm, noise })
+            }
+            (ScheduleName::Theorem, _) => {
+                let exact = Inexact { epsilon: EPSILON, ..Inexact::default() };
+                let inexact = noise.map_or(exact, |noise| noise.inexact(EPSILON));
+                let episode_len = self.episodes()?.length(u32::MAX);
+                Box::new(Theorem { number: self.number(), problem: self.problem(), episode_len, inexact })
+            }
+        })
+    }
+
+    /// What noise private streams have.
+    fn stream_noise(&self) -> Result<Option<StreamNoise>, ConfigError> {
+        let Some(privacy) = self.privacy else { return Ok(None) };
+        let episodes = self.episodes()?;
+        let longest = episodes.length(u32::MAX);
+        let delta = sensitivity(self.admission, longest, self.dim);
+        let default = match self.schedule {
+            ScheduleName::Calibrated => NoiseBound::Exact,
+            ScheduleName::Theorem => NoiseBound::Paper,
+        };
+        let smallest = self.groups(0)?.and_then(|groups| groups.sizes().min()).unwrap_or(1);
+        Ok(Some(StreamNoise {
+            noise: Noise::new(privacy.0, self.mechanism, delta, episodes.count()),
+            fleet: Fleet {
+                agents: self.agents as u32,
+                group_size: smallest as u32,
+                dimension: self.dim,
+                episode_len: longest,
+                delta: self.delta,
+            },
+            bound: self.noise_bound.unwrap_or(default),
+        }))
+    }
+}
+
+fn separate<A: Aggregator + Clone + Send + 'static>(
+    aggregator: A,
+    schedule: Box<dyn Schedule + Send>,
+) -> Box<dyn Rule + Send> {
+    Box::new(Separate::new(aggregator.clone(), aggregator, schedule))
+}
