@@ -13,6 +13,7 @@ pub mod aggregate;
 pub mod controller;
 pub mod names;
 pub mod privacy;
+pub mod report;
 pub mod rule;
 pub mod schedule;
 pub mod simulation;

@@ -152,10 +152,11 @@ impl Schedule for Theorem {
 /// ‖(V̂_i − G)θ‖ and ‖(v̂_i − b) − (V̂_i − G)θ‖, and κ = α/√(1 − 2α) for the corruption α that the width is designed for:
 ///
 /// * λ_k = max{1, κ·s_V + max(2s_V/√(P(d + 1)), ‖H̄‖)},
-/// * β_k = (S·λ_k + κ·s_z + max(s_z/√P, ‖h̄‖ + S·‖H̄‖))/√λ_min(Λ_k).
+/// * β_k = (S·λ_k + κ·s_z + max(s_z/√P, √(1 + S²)·‖h̄‖))/√λ_min(Λ_k).
 ///
 /// The parts are those of the paper's Lemma on the approximation error: the bias λ_k‖θ*‖, what corrupted streams can do to the
-/// median, the noise of honest ones; and, with privacy, bounds ‖H̄‖, ‖h̄‖ on what noise the mean of P releases has.
+/// median, the noise of honest ones; and, with privacy, bounds ‖H̄‖₂, ‖h̄‖₂ on the noise of the mean of P releases. The
+/// noise of the residual, h̄ − H̄θ*, has in each direction at most 1 + ‖θ*‖² times the variance of h̄.
 /// Corrupted streams cannot inflate a median. κ is how far colluders were seen to move the geometric median, in
 /// median distances: far less than C_α. **This is a heuristic**: nothing proves that the width covers θ*. The simulation
 /// reports ‖θ_k − θ*‖_Λ/β_k for that reason.
@@ -230,7 +231,7 @@ impl Schedule for Calibrated {
         let streams = evidence.streams.gram.len() as f64;
         let spread = residual_spread(evidence, solution.theta.as_slice());
         let noise = self.noise(evidence);
-        let error = (spread / streams.sqrt()).max(noise.vector + self.theta_bound * noise.spectral);
+        let error = (spread / streams.sqrt()).max(noise.vector * self.theta_bound.hypot(1.0));
         let least = symmetric::eigenpairs(solution.design).iter().map(|(value, _)| *value).fold(f64::MAX, f64::min);
         (self.theta_bound * solution.lambda + self.kappa() * spread + error) / least.sqrt()
     }

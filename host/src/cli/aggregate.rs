@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use fedbandit::aggregate::{
-    Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MedianOfMeans, MultiKrum, Tolerance, TrimmedMean,
-    corrupted,
+    Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MedianOfMeans, MultiKrum, Tolerance,
+    TrimmedMean, corrupted,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

@@ -3,11 +3,15 @@
 mod aggregate;
 mod options;
 mod privacy;
+mod reproduce;
 mod simulate;
+mod sweep;
 mod table;
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -34,11 +38,14 @@ struct Cli {
 enum Command {
     Aggregate(aggregate::Args),
     Privacy(privacy::Args),
+    Reproduce(reproduce::Args),
     Simulate(simulate::Args),
+    Sweep(sweep::Args),
 }
 
 /// Why a command has no result; each kind has its exit code.
 enum Failure {
+    Check(String),
     Usage(String),
     Data(String),
     Io(String),
@@ -54,6 +61,7 @@ impl Failure {
     fn about(self, what: impl Display) -> Self {
         let prefixed = |reason| format!("{what}: {reason}");
         match self {
+            Self::Check(reason) => Self::Check(prefixed(reason)),
             Self::Usage(reason) => Self::Usage(prefixed(reason)),
             Self::Data(reason) => Self::Data(prefixed(reason)),
             Self::Io(reason) => Self::Io(prefixed(reason)),
@@ -63,6 +71,7 @@ impl Failure {
 
     fn report(&self) -> ExitCode {
         let (code, reason, advice) = match self {
+            Self::Check(reason) => (1, reason, ""),
             Self::Usage(reason) => (2, reason, "\n\nFor more information, try '--help'."),
             Self::Data(reason) => (65, reason, ""),
             Self::Io(reason) => (74, reason, ""),
@@ -84,7 +93,9 @@ pub(crate) fn run() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Aggregate(args) => args.run(),
         Command::Privacy(args) => args.run(),
+        Command::Reproduce(args) => args.run(),
         Command::Simulate(args) => args.run(),
+        Command::Sweep(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }
@@ -94,6 +105,17 @@ fn print(value: &impl Serialize) -> Result<(), Failure> {
     let pretty = io::stdout().is_terminal();
     let text = if pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
     write(&text.map_err(io::Error::from)?)
+}
+
+/// Writes a file as a whole or not at all, and its directory if need be.
+fn write_file(file: &Path, text: &str) -> Result<(), Failure> {
+    let about = |error: io::Error| Failure::from(error).about(file.display());
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory).map_err(about)?;
+    }
+    let mut unfinished = file.as_os_str().to_owned();
+    unfinished.push(format!(".{}.tmp", std::process::id()));
+    fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, file)).map_err(about)
 }
 
 /// Writes a text to stdout.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::{Arg, ArgMatches, Command};
-use fedbandit::simulation::{AggregatorName, Attack, Config, DIMENSIONS};
+use fedbandit::simulation::{AggregatorName, Attack, Config, DIMENSIONS, Job};
 use serde_json::Value;
 
 use super::Failure;
@@ -19,20 +19,36 @@ fn keys() -> Vec<(&'static str, &'static str, String)> {
         ("arms", "A", "How many actions a decision set has [default: 10]".into()),
         ("steps", "T", "How many steps each agent takes [default: 4096]".into()),
         ("episode-len", "L", "Steps between two communications [default: 64, or the theorem's]".into()),
-        ("first-episode", "L", "The first episode's length; lengths double up to L [default: 4; L with privacy or theorem]".into()),
+        (
+            "first-episode",
+            "L",
+            "The first episode's length; lengths double up to L [default: 4; L with privacy or theorem]".into(),
+        ),
         ("environment", "NAME", "ball, skew, fixed-arms, shared, drifting or replay:FILE [default: ball]".into()),
         ("rewards", "KIND", "gaussian:R or bounded (which is 1 or -1) [default: gaussian:0.5]".into()),
         ("theta-norm", "S", "The norm of the true parameter [default: 1]".into()),
         ("attack", "NAME", format!("What corrupted agents do: {attacks} [default: collude]")),
         ("corrupt", "SHARE", "The share of corrupted agents, from 0 to below 0.5 [default: 0.3]".into()),
-        ("design-corruption", "SHARE", "The share that widths, groups and trimming are made for [default: 0.3; median-of-means: 0.25]".into()),
+        (
+            "design-corruption",
+            "SHARE",
+            "The share that widths, groups and trimming are made for [default: 0.3; median-of-means: 0.25]".into(),
+        ),
         ("admission", "LEVEL", "How much of a message is checked: paper or strict [default: strict]".into()),
         ("schedule", "NAME", "Where the widths come from: calibrated or theorem [default: calibrated]".into()),
         ("privacy", "MU,NU", "Differential privacy with respect to messages, as 4,1e-6 [default: none]".into()),
         ("mechanism", "NAME", "How private noise is made: tree, honaker or blt [default: tree]".into()),
-        ("noise-bound", "NAME", "What widths assume of the noise: exact or paper [default: exact; theorem: paper]".into()),
+        (
+            "noise-bound",
+            "NAME",
+            "What widths assume of the noise: exact or paper [default: exact; theorem: paper]".into(),
+        ),
         ("delta", "DELTA", "With what probability bounds may fail [default: 0.1]".into()),
-        ("sigma", "SIGMA", "The theorems' bound on the spread of actions [default: 1; 0 if all agents have the same actions]".into()),
+        (
+            "sigma",
+            "SIGMA",
+            "The theorems' bound on the spread of actions [default: 1; 0 if all agents have the same actions]".into(),
+        ),
     ]
 }
 
@@ -45,12 +61,18 @@ pub(super) struct Experiment {
 }
 
 impl Experiment {
-    pub(super) const fn default_aggregators() -> [AggregatorName; 4] {
-        [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo]
+    pub(super) fn new() -> Self {
+        let aggregators =
+            [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
+        Self { config: Config::default(), aggregators: aggregators.to_vec(), seeds: vec![1, 2, 3] }
     }
 
-    pub(super) fn new() -> Self {
-        Self { config: Config::default(), aggregators: Self::default_aggregators().to_vec(), seeds: vec![1, 2, 3] }
+    /// A job for each aggregator and seed.
+    pub(super) fn jobs(&self) -> Vec<Job> {
+        let config = |aggregator: &AggregatorName| Config { aggregator: *aggregator, ..self.config.clone() };
+        let pairs =
+            self.aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
+        pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect()
     }
 
     /// With another value of one key.
@@ -58,7 +80,8 @@ impl Experiment {
         match key {
             "seeds" => self.seeds = list(value, "seeds", |seed| seed.as_u64().ok_or("a seed is a whole number"))?,
             "aggregator" => {
-                let name = |value: &Value| value.as_str().unwrap_or_default().parse().map_err(|error| format!("{error}"));
+                let name =
+                    |value: &Value| value.as_str().unwrap_or_default().parse().map_err(|error| format!("{error}"));
                 self.aggregators = list(value, "aggregator", name)?;
             }
             _ => self.config = self.config.with(key, value)?,
@@ -128,7 +151,13 @@ impl clap::Args for Options {
         );
         let option = |(key, value, help): (&'static str, &'static str, String)| {
             let variable = format!("FEDBANDIT_{}", key.replace('-', "_").to_uppercase());
-            Arg::new(key).long(key).value_name(value).help(help).env(variable).hide_env(true).allow_negative_numbers(true)
+            Arg::new(key)
+                .long(key)
+                .value_name(value)
+                .help(help)
+                .env(variable)
+                .hide_env(true)
+                .allow_negative_numbers(true)
         };
         let mut command = keys().into_iter().fold(command, |command, key| command.arg(option(key)));
         for (key, value, help) in [

@@ -1,12 +1,15 @@
 //! `fedbandit simulate`: a fleet under attack.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use fedbandit::simulation::{AggregatorName, Environment, Job, Log, Logs, Outcome, RewardKind, agent_steps, run_all};
+use fedbandit::report::{self, Record};
+use fedbandit::simulation::{
+    AggregatorName, Attack, Config, Environment, Job, Log, Logs, Outcome, RewardKind, agent_steps, run_all,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::options::{Experiment, Options, read};
-use super::{EXIT_CODES, Failure, print, write};
+use super::{EXIT_CODES, Failure, print, write, write_file};
 
 const HELP: &str = "\
 Without options this is a demonstration: 100 agents, 30 of which collude, once with each of four aggregators; the
@@ -37,7 +40,7 @@ pub(super) struct Args {
     /// Print JSON: the configuration, and all numbers of each run.
     #[arg(long)]
     json: bool,
-    /// Write report.html into this directory [demonstration: report].
+    /// Write report.html into this directory [default: none, but report for the demonstration].
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 }
@@ -49,42 +52,89 @@ impl Args {
             read(file, &mut experiment)?;
         }
         self.options.apply(&mut experiment)?;
-        let jobs = jobs(&experiment);
-        let outcomes = run_with_progress(&jobs, &|_, _| {})?;
+        let demonstration = self.config.is_none() && self.options.is_empty() && !self.json;
+        let mut jobs = experiment.jobs();
+        let main = jobs.len();
+        if demonstration {
+            jobs.extend(how_much_corruption());
+            jobs.extend(how_much_privacy());
+        }
+        let records = run_with_progress(&jobs, &|_, _| {})?;
         if self.json {
-            let Experiment { config, aggregators, seeds } = &experiment;
-            let aggregators: Vec<_> = aggregators.iter().map(ToString::to_string).collect();
+            let runs: Vec<&Outcome> = records.iter().map(|record| &record.outcome).collect();
             return print(&serde_json::json!({
-                "version": env!("CARGO_PKG_VERSION"), "config": config, "aggregators": aggregators, "seeds": seeds, "runs": outcomes,
+                "version": env!("CARGO_PKG_VERSION"), "config": experiment.config, "runs": runs,
             }));
         }
-        write(&format!("{:?}", outcomes.iter().map(|o| (o.aggregator.clone(), o.total, o.late)).collect::<Vec<_>>()))
+        write(&report::text_table(&records[..main].iter().collect::<Vec<_>>()).trim_end())?;
+        let directory = self.report.or(demonstration.then(|| "report".into()));
+        directory.map_or(Ok(()), |directory| write_report(&directory, &records))
     }
 }
 
-/// A job for each aggregator and seed.
-fn jobs(experiment: &Experiment) -> Vec<Job> {
-    let Experiment { config, aggregators, seeds } = experiment;
-    let one = |aggregator: &AggregatorName, seed: &u64| Job {
-        config: fedbandit::simulation::Config { aggregator: *aggregator, ..config.clone() },
-        seed: *seed,
+/// Writes report.html and says so.
+pub(super) fn write_report(directory: &Path, records: &[Record]) -> Result<(), Failure> {
+    let file = directory.join("report.html");
+    write_file(&file, &report::html(records))?;
+    write(&format!("\nreport: {}", file.display()))
+}
+
+/// The demonstration's second figure.
+fn how_much_corruption() -> Vec<Job> {
+    let base = Config { agents: 60, steps: 1024, ..Config::default() };
+    let aggregators = [
+        AggregatorName::Oracle,
+        AggregatorName::GeometricMedian,
+        AggregatorName::CoordinateMedian,
+        AggregatorName::TrimmedMean,
+        AggregatorName::Krum,
+        AggregatorName::Mean,
+    ];
+    let cell = |aggregator, corrupt| Job { config: Config { aggregator, corrupt, ..base.clone() }, seed: 1 };
+    let shares = [0.0, 0.1, 0.2, 0.3, 0.4, 0.45];
+    aggregators.into_iter().flat_map(|aggregator| shares.map(|corrupt| cell(aggregator, corrupt))).collect()
+}
+
+/// The demonstration's third figure.
+fn how_much_privacy() -> Vec<Job> {
+    let base = Config {
+        dim: 4,
+        steps: 2048,
+        episode_len: Some(8),
+        rewards: RewardKind::Bounded,
+        attack: Attack::SignFlip,
+        corrupt: 0.1,
+        design_corruption: Some(0.1),
+        ..Config::default()
     };
-    aggregators.iter().flat_map(|aggregator| seeds.iter().map(move |seed| one(aggregator, seed))).collect()
+    let aggregators = [AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans];
+    let cell = |aggregator, mu: f64| {
+        let privacy = format!("{mu},1e-6").parse().ok();
+        Job { config: Config { aggregator, privacy, ..base.clone() }, seed: 1 }
+    };
+    aggregators.into_iter().flat_map(|aggregator| [1.0, 2.0, 4.0, 8.0, 16.0].map(|mu| cell(aggregator, mu))).collect()
 }
 
 /// Runs jobs, with a bar on a terminal.
 pub(super) fn run_with_progress(
     jobs: &[Job],
-    finished: &(dyn Fn(usize, &Outcome) + Sync),
-) -> Result<Vec<Outcome>, Failure> {
+    finished: &(dyn Fn(usize, &Record) + Sync),
+) -> Result<Vec<Record>, Failure> {
     let logs = read_logs(jobs)?;
     // It draws on stderr, and only if that is a terminal.
     let bar = ProgressBar::new(agent_steps(jobs));
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} % of {human_len} agent-steps, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let outcomes = run_all(jobs, &logs, &|steps| bar.inc(steps), finished);
+    let record = |index: usize, outcome: &Outcome| Record {
+        version: env!("CARGO_PKG_VERSION").into(),
+        config: jobs[index].config.clone(),
+        outcome: outcome.clone(),
+    };
+    let finished = |index: usize, outcome: &Outcome| finished(index, &record(index, outcome));
+    let outcomes = run_all(jobs, &logs, &|steps| bar.inc(steps), &finished);
     bar.finish_and_clear();
-    outcomes.map_err(|error| Failure::Usage(format!("--{error}")))
+    let outcomes = outcomes.map_err(|error| Failure::Config(error.to_string()))?;
+    Ok(outcomes.iter().enumerate().map(|(index, outcome)| record(index, outcome)).collect())
 }
 
 /// The files that jobs replay.

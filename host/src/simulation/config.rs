@@ -162,7 +162,8 @@ impl FromStr for Privacy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once(',').and_then(|(mu, nu)| Some((mu.trim().parse().ok()?, nu.trim().parse().ok()?)));
+        let numbers =
+            text.split_once(',').and_then(|(mu, nu)| Some((mu.trim().parse().ok()?, nu.trim().parse().ok()?)));
         let (mu, nu) = numbers.ok_or_else(|| format!("privacy is MU,NU, as 4,1e-6, not '{text}'"))?;
         Budget::new(mu, nu).map(Self).map_err(|error| error.to_string())
     }
@@ -273,7 +274,10 @@ impl Config {
             return fail("theta-norm", format!("{} is no positive number", self.theta_norm));
         }
         if self.rewards == RewardKind::Bounded && self.theta_norm > 1.0 {
-            return fail("theta-norm", format!("{} gives rewards beyond 1; bounded ones need at most 1", self.theta_norm));
+            return fail(
+                "theta-norm",
+                format!("{} gives rewards beyond 1; bounded ones need at most 1", self.theta_norm),
+            );
         }
         if self.privacy.is_some() && self.rewards.bound().is_none() {
             let why = "without a bound one message could change the sums without limit";

@@ -164,9 +164,7 @@ impl<const D: usize> Fleet for Devices<D> {
                     let number = chunk * CHUNK + offset;
                     let model = match &models {
                         Models::Broadcast(model) => *model,
-                        Models::Own(own, model) => {
-                            own[number].model(model.episode, model.episode_len, model.rewards)
-                        }
+                        Models::Own(own, model) => own[number].model(model.episode, model.episode_len, model.rewards),
                     };
                     device.agent.begin(&model).expect("parameters are such as a device takes");
                     let tally = device.play(world, conduct[number], stretch, &mut scene);

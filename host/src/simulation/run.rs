@@ -99,12 +99,7 @@ pub const TRACE: usize = 128;
 ///
 /// # Errors
 /// The configuration makes no sense.
-pub fn run(
-    config: &Config,
-    logs: &Logs,
-    seed: u64,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<Outcome, ConfigError> {
+pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, ConfigError> {
     config.check()?;
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
     let (counts, repairs) = match config.aggregator {
@@ -144,13 +139,17 @@ impl<'a> Simulation<'a> {
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Result<Self, ConfigError> {
         let log = match &config.environment {
-            Environment::Replay(file) => Some(logs.get(file).ok_or_else(|| {
-                ConfigError::new("environment", format!("{} was not read", file.display()))
-            })?),
+            Environment::Replay(file) => Some(
+                logs.get(file)
+                    .ok_or_else(|| ConfigError::new("environment", format!("{} was not read", file.display())))?,
+            ),
             _ => None,
         };
         if let Some(log) = log.filter(|log| log.dimension() != config.dim) {
-            return Err(ConfigError::new("dim", format!("the log has {} columns x_j, not {}", log.dimension(), config.dim)));
+            return Err(ConfigError::new(
+                "dim",
+                format!("the log has {} columns x_j, not {}", log.dimension(), config.dim),
+            ));
         }
         let shape = (config.dim, config.arms, config.steps);
         let world = World::new(&config.environment, config.rewards, log.cloned(), shape, config.theta_norm, seed);
@@ -537,4 +536,3 @@ impl Shadow {
         simulation.fleet.judge(parameters.model(next, simulation.setting.episodes.length(next), rewards))
     }
 }
-
