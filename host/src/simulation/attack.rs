@@ -349,11 +349,113 @@ fn normal_quantile(probability: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::admission::{Admission, Level};
+
+    const LENGTH: u32 = 16;
+
+    /// Three honest agents and two corrupted ones in two dimensions. All of the honest ones' sums are 100 times their
+    /// messages.
+    fn knowledge(reward_bound: Option<f64>) -> Knowledge {
+        let rows = [[9.0, 1.0, 4.0, 3.0, 1.0], [8.0, -1.0, 5.0, 2.0, 2.0], [10.0, 0.0, 3.0, 4.0, 0.0]];
+        let values: Vec<f32> = rows.into_iter().flatten().collect();
+        let summaries = Summaries::of(2, values);
+        let mut sums = Streams::zeros(3, 2).unwrap();
+        for (row, values) in rows.iter().enumerate() {
+            let hundred: Vec<f64> = values.iter().map(|value| f64::from(*value) * 100.0).collect();
+            sums.add(row, &hundred[..3], &hundred[3..]);
+        }
+        Knowledge::new((LENGTH, reward_bound), &[0.6, -0.8], &[0, 1, 2], 2, &summaries, &sums)
+    }
+
+    fn sent(attack: Attack, reward_bound: Option<f64>) -> Message {
+        knowledge(reward_bound).common(attack, &mut |_| 0.0).unwrap()
+    }
+
+    fn close(actual: &[f64], expected: &[f64]) {
+        let far = actual.iter().zip(expected).any(|(a, b)| !((a - b).abs() < 1e-9));
+        assert!(!far && actual.len() == expected.len(), "{actual:?} is not {expected:?}");
+    }
+
+    /// By hand: Ū = (9, 0, 4), ū = (3, 1), s = √(2/3) in both coordinates, w = (0.6, −0.8), q = −e₂.
+    #[test]
+    fn formulas() {
+        let mean = [9.0, 0.0, 4.0];
+        let deviation = (2.0_f64 / 3.0).sqrt();
+        let expect = |attack, gram: [f64; 3], feature_sum: [f64; 2]| {
+            let message = sent(attack, None);
+            close(&message.gram, &gram);
+            close(&message.feature_sum, &feature_sum);
+        };
+        expect(Attack::Zero, [0.0; 3], [0.0; 2]);
+        expect(Attack::Huge, mean, [-0.6e6 * 16.0, 0.8e6 * 16.0]);
+        expect(Attack::NonPsd, [-9.0, 0.0, -4.0], [3.0, 1.0]);
+        expect(Attack::Collude, mean, [-96.0, 128.0]);
+        expect(Attack::InnerProduct, mean, [-6.0, -2.0]);
+        expect(Attack::Mimic, [9.0, 1.0, 4.0], [3.0, 1.0]);
+        expect(Attack::GramInflate, [0.0, 0.0, 16.0], [0.0, 12.8]);
+        expect(Attack::GramDeflate, [0.09, 0.0, 0.04], [-3.0, -1.0]);
+        expect(Attack::WeakDirection, mean, [3.0, 17.0]);
+        // n = 5, f = 2, m = 1: z = Φ⁻¹(2/3) = 0.430727.
+        let alie = sent(Attack::ALittleIsEnough, None).feature_sum;
+        assert!(
+            (alie[0] - (3.0 - 0.430_727 * deviation)).abs() < 1e-5
+                && (alie[1] - (1.0 - 0.430_727 * deviation)).abs() < 1e-5
+        );
+    }
+
+    /// The farthest that is no farther from an honest message than these are from each other, 2√2.
+    #[test]
+    fn min_max_is_as_far_as_it_may_be() {
+        let message = sent(Attack::MinMax, None);
+        let farthest = |u: &[f64]| {
+            let honest = [[3.0, 1.0], [2.0, 2.0], [4.0, 0.0]];
+            honest.iter().map(|h| (h[0] - u[0]).hypot(h[1] - u[1])).fold(0.0, f64::max)
+        };
+        assert!((farthest(&message.feature_sum) - 8.0_f64.sqrt()).abs() < 1e-9);
+        assert!(message.feature_sum[0] < 3.0 && message.feature_sum[1] < 1.0);
+    }
+
+    /// With bounded rewards, all who care send what admission lets pass; and not because it were nothing.
+    #[test]
+    fn fitted_messages_pass() {
+        let admission = Admission::new(Level::Strict, 2, LENGTH, Some(1.0), false).unwrap();
+        for attack in Attack::ALL {
+            let knowledge = knowledge(Some(1.0));
+            let Some(message) = knowledge.common(*attack, &mut |message| message.feature_sum[0]) else { continue };
+            let passes = admission.check(&message.gram, &message.feature_sum).is_ok();
+            assert_eq!(passes, !matches!(attack, Attack::Huge | Attack::NonFinite | Attack::NonPsd), "{attack}");
+            let length: f64 = message.feature_sum.iter().map(|u| u * u).sum();
+            assert!(*attack == Attack::Zero || !(length < 0.1), "{attack}");
+        }
+    }
+
+    /// The search returns the best of what it tried.
+    #[test]
+    fn the_search_keeps_the_best() {
+        let mut tried = Vec::new();
+        let score = |message: &Message| (message.feature_sum[0] - 1.5).abs().mul_add(-1.0, message.gram[0]);
+        let found = knowledge(None).common(Attack::Adaptive, &mut |message| {
+            tried.push(message.clone());
+            score(message)
+        });
+        let best = tried.iter().map(score).fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(score(&found.unwrap()), best);
+        assert!(tried.len() >= 21);
+    }
+
+    #[test]
+    fn an_asymmetric_matrix_is_one() {
+        let message = Message { gram: vec![1.0, 2.0, 3.0], feature_sum: vec![4.0, 5.0] }.asymmetric(10.0);
+        assert_eq!(message.gram, [1.0, 12.0, 2.0, 3.0]);
+        assert_eq!(message.feature_sum, [-4.0, -5.0]);
+    }
+
     /// Against tables of the normal distribution.
     #[test]
     fn quantiles() {
         for (probability, quantile) in [(0.5, 0.0), (0.975, 1.959_964), (0.7, 0.524_401), (0.1, -1.281_552)] {
-            assert!((super::normal_quantile(probability) - quantile).abs() < 1e-5, "{probability}");
+            assert!((normal_quantile(probability) - quantile).abs() < 1e-5, "{probability}");
         }
     }
 }

@@ -185,3 +185,91 @@ fn least_squares(log: &Log) -> DVector<f64> {
     }
     gram.cholesky().expect("a sum of squares and a little more").solve(&sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRAWS: usize = 20_000;
+
+    /// 20,000 decision sets of one action each at a step.
+    fn draws(environment: Environment, step: u32) -> Vec<Action<4>> {
+        let world = World::new(&environment, RewardKind::Bounded, None, (4, 1, 100), 1.0, 9);
+        let mut rng = generator(9, Use::Agent, 0);
+        let mut scene = Scene::new();
+        let mut one = || {
+            world.draw(step, &mut rng, &mut scene);
+            scene.arms[0]
+        };
+        (0..DRAWS).map(|_| one()).collect()
+    }
+
+    /// Mean squares by coordinate.
+    fn squares(draws: &[Action<4>]) -> [f64; 4] {
+        std::array::from_fn(|j| draws.iter().map(|x| f64::from(x[j]).powi(2)).sum::<f64>() / draws.len() as f64)
+    }
+
+    /// The share within radius r is r⁴, and x_j² has mean 1/(d + 2) = 1/6. Six deviations of 20,000 draws: 0.0213 for a
+    /// share, 0.0092 for a square (whose deviation is below 0.216); false alarm below 2·10⁻⁸ for all eight.
+    #[test]
+    fn the_ball_is_uniform() {
+        let draws = draws(Environment::Ball, 0);
+        for radius in [0.4_f32, 0.6, 0.8, 0.95] {
+            let share = draws.iter().filter(|x| x.norm() <= radius).count() as f64 / DRAWS as f64;
+            assert!((share - f64::from(radius).powi(4)).abs() < 0.0213, "{radius}: {share}");
+        }
+        assert!(squares(&draws).iter().all(|square| (square - 1.0 / 6.0).abs() < 0.0092), "{:?}", squares(&draws));
+    }
+
+    /// The same with scales, which are known; the deviations scale along.
+    #[test]
+    fn scaled_environments_have_their_scales() {
+        let scales = |environment, step, expected: [f64; 4]| {
+            for (square, scale) in squares(&draws(environment, step)).iter().zip(expected) {
+                assert!((square / (scale * scale) - 1.0 / 6.0).abs() < 0.0092, "{square} for {scale}");
+            }
+        };
+        scales(Environment::Skew, 0, [1.0, 1.0, 0.2, 0.2]);
+        // 0.2 + 0.8·cos² at angles of π(2t/T + j/4): t = 0 and t = T/4.
+        scales(Environment::Drifting, 0, [1.0, 0.6, 0.2, 0.6]);
+        scales(Environment::Drifting, 25, [0.2, 0.6, 1.0, 0.6]);
+    }
+
+    /// Six deviations of 20,000 rewards of ±1 are 0.0425; false alarm below 2·10⁻⁹ each.
+    #[test]
+    fn bounded_rewards_have_their_mean() {
+        let world = World::new(&Environment::Ball, RewardKind::Bounded, None, (4, 1, 1), 1.0, 9);
+        let mut rng = generator(9, Use::Agent, 1);
+        for worth in [-1.0, -0.3, 0.0, 0.8, 1.0] {
+            for faked in [false, true] {
+                let rewards: Vec<f32> = (0..DRAWS).map(|_| world.reward(worth, faked, &mut rng)).collect();
+                assert!(rewards.iter().all(|reward| reward.abs() == 1.0));
+                let mean = rewards.iter().copied().map(f64::from).sum::<f64>() / DRAWS as f64;
+                let expected = if faked { -worth } else { worth };
+                assert!((mean - expected).abs() < 0.0425, "{mean} for {expected}");
+            }
+        }
+    }
+
+    /// Two agents see the same set if and only if it is shared.
+    #[test]
+    fn shared_sets_are_shared() {
+        let set = |environment: Environment, agent, step| {
+            let world = World::new(&environment, RewardKind::Bounded, None, (4, 3, 100), 1.0, 9);
+            let mut scene = Scene::<4>::new();
+            world.draw(step, &mut generator(9, Use::Agent, agent), &mut scene);
+            scene.arms
+        };
+        assert_eq!(set(Environment::Shared, 1, 5), set(Environment::Shared, 2, 5));
+        assert_ne!(set(Environment::Shared, 1, 5), set(Environment::Shared, 1, 6));
+        assert_ne!(set(Environment::Ball, 1, 5), set(Environment::Ball, 2, 5));
+    }
+
+    /// A fit to rewards without noise finds their parameter.
+    #[test]
+    fn least_squares_of_a_log() {
+        let text = "step,x_1,x_2,reward\n1,1,0,0.3\n1,0,1,-0.5\n2,0.6,0.8,-0.22\n2,0.5,-0.5,0.4\n";
+        let theta = least_squares(&Log::parse(text, true).unwrap());
+        assert!((theta[0] - 0.3).abs() < 1e-6 && (theta[1] + 0.5).abs() < 1e-6, "{theta}");
+    }
+}

@@ -92,6 +92,11 @@ pub(super) struct Summaries {
 }
 
 impl Summaries {
+    #[cfg(test)]
+    pub(super) fn of(dimension: usize, values: Vec<f32>) -> Self {
+        Self { dimension, values }
+    }
+
     /// U packed, and u.
     pub(super) fn row(&self, device: usize) -> (&[f32], &[f32]) {
         let width = packed_len(self.dimension) + self.dimension;

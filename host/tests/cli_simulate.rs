@@ -1,0 +1,258 @@
+//! `fedbandit simulate` and `sweep` from outside: options in, tables, JSON, files and exit codes out.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SMALL: &str = "--agents 12 --dim 4 --steps 128 --seeds 1,2";
+
+/// A directory that goes with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fedbandit-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn names(&self, name: &str) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.0.join(name)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fedbandit(directory: &Path, arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+    command.current_dir(directory).args(arguments.split_whitespace()).output().unwrap()
+}
+
+fn stdout(directory: &Path, arguments: &str) -> String {
+    let output = fedbandit(directory, arguments);
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(directory: &Path, arguments: &str) -> Value {
+    serde_json::from_str(&stdout(directory, &format!("{arguments} --json"))).unwrap()
+}
+
+/// An exit code, nothing on stdout, and a sentence on stderr.
+fn refuses(directory: &Path, arguments: &str, code: i32, sentence: &str) {
+    let output = fedbandit(directory, arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");
+    assert!(stderr.contains(sentence), "{arguments}: {stderr:?} lacks {sentence:?}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn json_has_the_keys_that_programs_rely_on() {
+    let here = Directory::new("keys");
+    let report = json(&here.0, &format!("simulate {SMALL} --attack fake-parameter"));
+    assert_eq!(report["config"]["agents"], 12);
+    let runs = report["runs"].as_array().unwrap();
+    // Four aggregators, two seeds.
+    assert_eq!(runs.len(), 8);
+    let numbers = [
+        "seed",
+        "corrupt",
+        "regret",
+        "regret_random",
+        "regret_oracle",
+        "after_first_episode",
+        "total",
+        "late",
+        "attacked_total",
+        "theta_error",
+        "width_ratio_max",
+        "bytes_up",
+        "bytes_down",
+        "repairs",
+        "agent_steps_per_cpu_second",
+    ];
+    for run in runs {
+        // The oracle has no attacked agents.
+        let oracle = run["aggregator"] == "oracle";
+        for key in numbers.iter().filter(|key| !(oracle && **key == "attacked_total")) {
+            assert!(run[*key].is_number(), "{key}: {}", run[*key]);
+        }
+        assert_eq!((&run["attack"], &run["environment"]), (&"fake-parameter".into(), &"ball".into()));
+        assert!(run["privacy"].is_null() && run["rejected"].is_object());
+        let total = run["regret"].as_f64().unwrap() / run["regret_random"].as_f64().unwrap();
+        assert_eq!(run["total"].as_f64().unwrap(), total);
+    }
+    let private = json(&here.0, &format!("simulate {SMALL} --rewards bounded --privacy 4,1e-6 --aggregator mean"));
+    assert_eq!(private["runs"][0]["privacy"], "4,0.000001");
+}
+
+/// The README's first command: its table is what the README shows, and its report needs nothing else.
+#[test]
+fn the_demonstration_is_what_the_readme_shows() {
+    let here = Directory::new("demonstration");
+    let text = stdout(&here.0, "simulate");
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    assert!(readme.contains(text.trim_end()), "README.md lacks what `fedbandit simulate` prints:\n{text}");
+    assert_eq!(here.names(""), BTreeSet::from(["report".into()]));
+    assert_eq!(here.names("report"), BTreeSet::from(["report.html".into()]));
+    let page = fs::read_to_string(here.0.join("report/report.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3);
+    for title in ["Regret under attack", "How much corruption each aggregator bears", "The cost of privacy"] {
+        assert!(page.contains(title), "{title}");
+    }
+    let without_namespace = page.replace("http://www.w3.org/2000/svg", "");
+    for loaded in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+        assert!(!without_namespace.contains(loaded), "the page loads something: {loaded}");
+    }
+}
+
+#[test]
+fn options_go_before_variables_and_these_before_files() {
+    let here = Directory::new("order");
+    here.file("run.toml", "agents = 11\ndim = 2\nsteps = 64\nseeds = [3]\naggregator = \"mean\"\n");
+    let report = json(&here.0, "simulate --config run.toml");
+    assert_eq!((&report["config"]["agents"], &report["config"]["dim"]), (&11.into(), &2.into()));
+    assert_eq!((report["runs"].as_array().unwrap().len(), &report["runs"][0]["seed"]), (1, &3.into()));
+    let with_variable = |arguments: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+        let command = command.current_dir(&here.0).env("FEDBANDIT_AGENTS", "9").args(arguments.split_whitespace());
+        serde_json::from_slice::<Value>(&command.output().unwrap().stdout).unwrap()["config"]["agents"].clone()
+    };
+    assert_eq!(with_variable("simulate --config run.toml --json"), 9);
+    assert_eq!(with_variable("simulate --config run.toml --agents 8 --json"), 8);
+}
+
+#[test]
+fn senseless_options_are_refused_with_a_sentence() {
+    let here = Directory::new("options");
+    for (options, sentence) in [
+        ("--corrupt 0.5", "corrupt: 0.5 is not from 0 to below 0.5"),
+        ("--corrupt -0.1", "corrupt: -0.1 is not from 0"),
+        ("--episode-len 0", "episode-len: 0 is not from 1 to 65536"),
+        ("--dim 7", "dim: 7 is not compiled in; take one of 1, 2, 3"),
+        ("--agents 0", "agents: 0 is not from 1"),
+        ("--arms 0", "arms: 0 is not from 1"),
+        ("--steps 0", "steps: there must be at least one step"),
+        ("--agents many", "agents"),
+        ("--attack nonsense", "no attack is called 'nonsense'; there are none, sign-flip"),
+        ("--aggregator average", "no aggregator is called 'average'; there are geometric-median"),
+        ("--environment moon", "no environment is called 'moon'; there are ball"),
+        ("--rewards gaussian:-1", "rewards are gaussian:R"),
+        ("--schedule never", "no schedule is called 'never'"),
+        ("--privacy 4,1e-6", "privacy: it needs bounded rewards"),
+        ("--privacy 4 --rewards bounded", "privacy is MU,NU"),
+        ("--privacy 4,1e-6 --rewards bounded --aggregator solo", "solo sends nothing"),
+        ("--rewards bounded --theta-norm 2", "theta-norm: 2 gives rewards beyond 1"),
+        ("--seeds one", "a seed is a whole number"),
+        ("--nonsense", "unexpected argument '--nonsense'"),
+    ] {
+        refuses(&here.0, &format!("simulate {options} --report out"), 2, sentence);
+    }
+    // Known only once the rule meets its units.
+    refuses(&here.0, "simulate --aggregator krum --agents 4 --report out", 78, "corrupted");
+    refuses(&here.0, "simulate --aggregator median-of-means --design-corruption 0.3", 78, "at most a quarter");
+    assert!(here.names("").is_empty(), "nothing half-written");
+}
+
+#[test]
+fn senseless_files_are_refused_with_their_line() {
+    let here = Directory::new("files");
+    here.file("unknown.toml", "agents = 10\n\nagnets = 20\n");
+    here.file("kind.toml", "agents = 10\ndim = \"eight\"\n");
+    here.file("half.toml", "corrupt = 0.5\n");
+    here.file("broken.toml", "agents = = 1\n");
+    refuses(&here.0, "simulate --config unknown.toml", 78, "unknown.toml:3: no key is called agnets");
+    refuses(&here.0, "simulate --config kind.toml", 78, "kind.toml:2: dim");
+    refuses(&here.0, "simulate --config half.toml", 78, "half.toml: corrupt: 0.5");
+    refuses(&here.0, "simulate --config broken.toml", 78, "line 1");
+    refuses(&here.0, "simulate --config absent.toml", 74, "absent.toml");
+    here.file("long.csv", "step,x_1,x_2,reward\n1,1,1,0\n");
+    here.file("column.csv", "step,x_1,x_2\n1,1,0\n");
+    here.file("good.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n");
+    let replay = |file: &str| format!("simulate --dim 2 --environment replay:{file} --report out");
+    refuses(&here.0, &replay("long.csv"), 65, "long.csv: line 2: the action's norm is 1.414214");
+    refuses(&here.0, &replay("column.csv"), 65, "column.csv: column reward is missing");
+    refuses(&here.0, &replay("absent.csv"), 74, "absent.csv");
+    refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "the log has 2 columns x_j, not 4");
+    assert!(stdout(&here.0, &replay("good.csv")).contains("replay:good.csv"));
+    assert!(here.names("out").contains("report.html"));
+}
+
+const GRID: &str = "\
+agents = 10
+dim = 2
+steps = 32
+seeds = [1, 2]
+[[grid]]
+aggregator = [\"mean\", \"geometric-median\"]
+attack = [\"collude\", \"zero\"]
+corrupt = [0.1, 0.2, 0.3]
+[[grid]]
+aggregator = \"solo\"
+";
+
+#[test]
+fn a_sweep_can_be_split_stopped_and_merged() {
+    let here = Directory::new("sweep");
+    here.file("grid.toml", GRID);
+    stdout(&here.0, "sweep --config grid.toml --out whole");
+    let whole = here.names("whole");
+    assert_eq!(whole.len(), 2 * 2 * 2 * 3 + 2);
+    // Three parts make the same, whatever the order, and a part does nothing twice.
+    for part in ["2/3", "1/3", "3/3"] {
+        stdout(&here.0, &format!("sweep --config grid.toml --shard {part} --out parts"));
+    }
+    assert_eq!(here.names("parts"), whole);
+    let timeless = |directory: &str, name: &String| {
+        let text = fs::read_to_string(here.0.join(directory).join(name)).unwrap();
+        let mut record: Value = serde_json::from_str(&text).unwrap();
+        record["outcome"]["agent_steps_per_cpu_second"] = Value::Null;
+        record
+    };
+    assert!(whole.iter().all(|name| timeless("whole", name) == timeless("parts", name)));
+    // What is there stays; what is lost or cut off is made again.
+    let names: Vec<_> = whole.iter().collect();
+    let file = |index: usize| here.0.join("whole").join(names[index]);
+    let kept = fs::read(file(2)).unwrap();
+    fs::remove_file(file(0)).unwrap();
+    fs::write(file(1), "{\"version\":").unwrap();
+    assert!(
+        stdout(&here.0, "sweep --config grid.toml --out whole").contains("26 runs in whole, 24 of them were there")
+    );
+    assert_eq!(here.names("whole"), whole);
+    assert_eq!(fs::read(file(2)).unwrap(), kept, "not run again");
+    assert_eq!(timeless("whole", names[1]), timeless("parts", names[1]));
+    // The report is the same from both.
+    let table = stdout(&here.0, "sweep --merge whole").replace("whole", "parts");
+    assert_eq!(table, stdout(&here.0, "sweep --merge parts"));
+    let page = |directory: &str| fs::read_to_string(here.0.join(directory).join("report.html")).unwrap();
+    assert_eq!(page("whole"), page("parts"));
+    assert!(page("whole").contains("How much corruption each aggregator bears"));
+    for (arguments, code, sentence) in [
+        ("sweep", 2, "--config"),
+        ("sweep --config grid.toml", 2, "--out"),
+        ("sweep --config grid.toml --out x --shard 4/3", 2, "a shard is I/N"),
+        ("sweep --merge nowhere", 74, "nowhere"),
+    ] {
+        refuses(&here.0, arguments, code, sentence);
+    }
+    here.file("bad.toml", "agents = 10\n[[grid]]\ncorrupt = [0.1, 0.7]\n");
+    refuses(&here.0, "sweep --config bad.toml --out x", 78, "corrupt: 0.7");
+    fs::create_dir(here.0.join("empty")).unwrap();
+    refuses(&here.0, "sweep --merge empty", 65, "there are no result files");
+}

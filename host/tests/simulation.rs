@@ -1,0 +1,330 @@
+//! The simulation against what can be computed without it, and against the limits that the project sets itself.
+
+use std::collections::BTreeSet;
+
+use fedbandit::simulation::{
+    AggregatorName, Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, RewardKind, run, run_all,
+};
+use fedbandit_core::wire::{Identity, Message};
+use fedbandit_core::{Agent, Prior, Rewards};
+
+fn simulate(config: &Config, seed: u64) -> Outcome {
+    run(config, &Logs::new(), seed, &|_| {}).unwrap()
+}
+
+fn small() -> Config {
+    Config { agents: 20, dim: 4, steps: 256, ..Config::default() }
+}
+
+/// E max − E of A independent coordinates ⟨x, w⟩ of points uniform in the d-ball, by quadrature: their density is
+/// proportional to (1 − t²)^{(d−1)/2}.
+fn random_regret_in_the_ball(d: usize, arms: i32) -> f64 {
+    let steps = 200_000;
+    let h = 2.0 / f64::from(steps);
+    let density = |i: i32| {
+        let t = -1.0 + h * (f64::from(i) + 0.5);
+        (1.0 - t * t).powf((d as f64 - 1.0) / 2.0)
+    };
+    let whole: f64 = (0..steps).map(density).sum();
+    let mut below = 0.0;
+    // E max = 1 − ∫ F(t)^A dt over [−1, 1], and the mean is 0.
+    let integral: f64 = (0..steps)
+        .map(|i| {
+            let middle = (below + density(i) / 2.0) / whole;
+            below += density(i);
+            middle.powi(arms) * h
+        })
+        .sum();
+    1.0 - integral
+}
+
+/// The regret of random choices is that of the distribution. It is a mean of 61,440 independent terms within [0, 2]
+/// and a deviation below 0.25, so six deviations are 0.006; false alarm below 2·10⁻⁹.
+#[test]
+fn random_choices_have_the_regret_of_the_ball() {
+    for d in [2, 4, 8, 16] {
+        let config =
+            Config { dim: d, agents: 20, corrupt: 0.0, attack: Attack::None, steps: 3072, ..Config::default() };
+        let outcome = simulate(&config, 31);
+        let expected = random_regret_in_the_ball(d, 10);
+        let measured = outcome.regret_random / (20.0 * 3072.0);
+        assert!((measured - expected).abs() < 0.006, "d = {d}: {measured} is not {expected}");
+    }
+}
+
+/// A log whose numbers are known: one decision set, whose two actions give 1 and 0. Uniform choices lose exactly 1/2 a
+/// step; the agents find out in the first episodes, and from then on lose nothing.
+#[test]
+fn a_log_with_known_rewards() {
+    let log = Log::parse("step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n", true).unwrap();
+    let environment = Environment::Replay("log".into());
+    let config = Config { dim: 2, agents: 3, steps: 100, environment, corrupt: 0.0, attack: Attack::None, ..small() };
+    let logs = Logs::from([("log".into(), log)]);
+    let outcome = run(&config, &logs, 1, &|_| {}).unwrap();
+    assert_eq!(outcome.regret_random, 3.0 * 100.0 / 2.0);
+    assert_eq!(outcome.late, 0.0);
+    assert_eq!(outcome.regret.fract(), 0.0, "whole steps of regret 1");
+    assert_eq!(outcome.theta_error, None, "a log has no true parameter");
+    let lost_first = outcome.trace.iter().find(|trace| trace.episode == 1).unwrap().regret;
+    assert_eq!(outcome.after_first_episode, outcome.regret - lost_first);
+}
+
+/// What a rerun gives, on any number of threads, but for the time it took.
+#[test]
+fn reruns_and_threads_give_the_same_bytes() {
+    let configs = [
+        Config { attack: Attack::Adaptive, ..small() },
+        Config { aggregator: AggregatorName::Solo, attack: Attack::FakeParameter, ..small() },
+        Config {
+            rewards: RewardKind::Bounded,
+            privacy: Some("4,1e-6".parse().unwrap()),
+            aggregator: AggregatorName::MedianOfMeans,
+            corrupt: 0.2,
+            environment: Environment::Drifting,
+            ..small()
+        },
+    ];
+    let jobs: Vec<Job> = configs.into_iter().map(|config| Job { config, seed: 5 }).collect();
+    let text = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let outcomes = pool.install(|| run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {})).unwrap();
+        let timeless = outcomes.into_iter().map(|outcome| Outcome { agent_steps_per_cpu_second: 0.0, ..outcome });
+        serde_json::to_string(&timeless.collect::<Vec<_>>()).unwrap()
+    };
+    let once = text(1);
+    assert_eq!(once, text(1));
+    assert_eq!(once, text(3));
+}
+
+/// Every rule meets the same decision sets and, for what it chooses, the same noise: honest agents' random regret is
+/// equal bit by bit, that of the oracle too, which has no other agents.
+#[test]
+fn all_aggregators_meet_the_same_draws() {
+    let jobs: Vec<Job> = AggregatorName::ALL
+        .iter()
+        .map(|aggregator| Job { config: Config { aggregator: *aggregator, corrupt: 0.2, ..small() }, seed: 8 })
+        .collect();
+    let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
+    let randoms: BTreeSet<u64> = outcomes.iter().map(|outcome| outcome.regret_random.to_bits()).collect();
+    assert_eq!(randoms.len(), 1);
+    let oracle = outcomes.iter().find(|outcome| outcome.aggregator == "oracle").unwrap().regret;
+    assert!(outcomes.iter().all(|outcome| outcome.regret_oracle == Some(oracle)));
+}
+
+/// Attacked steps do not count: Proposition 1's agents are attacked in half of theirs. 4 agents take 4·4096 steps, of which
+/// half, give or take six deviations (384), are not attacked; the mean regret of a step is within 0.012 at six deviations.
+#[test]
+fn attacked_steps_do_not_count() {
+    let config = Config { agents: 8, corrupt: 0.49, dim: 4, ..Config::default() };
+    assert_eq!(config.corrupted(), 3);
+    let config = Config { agents: 9, ..config };
+    assert_eq!(config.corrupted(), 4);
+    let faked = simulate(&Config { attack: Attack::FakeParameter, ..config.clone() }, 3);
+    let random_per_step = random_regret_in_the_ball(4, 10);
+    let counted = faked.attacked_regret / faked.attacked_total.unwrap() / random_per_step;
+    assert!((counted / (4.0 * 4096.0) - 0.5).abs() < 0.04, "{counted}");
+    // All steps of a colluder are attacked, none of an agent that behaves.
+    let colluding = simulate(&Config { attack: Attack::Collude, ..config.clone() }, 3);
+    assert_eq!((colluding.attacked_regret, colluding.attacked_total), (0.0, None));
+    let honest = simulate(&Config { attack: Attack::None, ..config }, 3);
+    let counted = honest.attacked_regret / honest.attacked_total.unwrap() / random_per_step;
+    assert!((counted / (4.0 * 4096.0) - 1.0).abs() < 0.04, "{counted}");
+}
+
+/// Bytes are those of the frames that a device really sends.
+#[test]
+fn bytes_are_frames() {
+    let config = Config { dim: 8, attack: Attack::Silent, ..small() };
+    let outcome = simulate(&config, 2);
+    let identity = Identity { run: 1, agent: 1, dimension: 8, key: [0; 32] };
+    let mut frame = [0; 1024];
+    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
+    let up = identity.encode_summary(&Agent::<8>::new(&prior).unwrap().finish(), &mut frame).unwrap();
+    let (theta, design) = ([0.0; 8], [0.0; 36]);
+    let model = fedbandit_core::Model {
+        episode: 1,
+        episode_len: 4,
+        beta: 1.0,
+        rewards: Rewards::Unbounded,
+        theta: (&theta).into(),
+        design: (&design).into(),
+    };
+    let down = identity.encode(&Message::Model(model), &mut frame).unwrap();
+    // 4 + 8 + 16 + 32 + 64 + 64 + 64 and the 4 that are left: eight episodes; 6 of 20 agents are silent.
+    assert_eq!(outcome.bytes_up, 8 * 14 * up as u64);
+    assert_eq!(outcome.bytes_down, 8 * 20 * down as u64);
+}
+
+/// What is wrong with a message is counted by its reason, once for each of 6 agents and 8 episodes.
+#[test]
+fn rejected_messages_have_their_reason() {
+    let bounded = Config { rewards: RewardKind::Bounded, ..small() };
+    let reasons = [
+        (Attack::NonFinite, small(), "non-finite", 48),
+        (Attack::Asymmetric, small(), "asymmetric", 48),
+        (Attack::NonPsd, small(), "not-positive-semidefinite", 48),
+        (Attack::Huge, bounded.clone(), "inconsistent", 48),
+        // From the second episode on a frame of the first comes again.
+        (Attack::Replay, small(), "wrong-episode", 42),
+    ];
+    for (attack, config, reason, count) in reasons {
+        let outcome = simulate(&Config { attack, ..config }, 4);
+        let rejected: Vec<_> = outcome.rejected.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
+        assert_eq!(rejected, [(reason, count)], "{attack}");
+    }
+    // All others know what passes.
+    for attack in Attack::ALL.iter().copied().filter(|attack| reasons_without(*attack)) {
+        for config in [small(), bounded.clone()] {
+            let outcome = simulate(&Config { attack, ..config }, 4);
+            assert!(outcome.rejected.is_empty(), "{attack}: {:?}", outcome.rejected);
+        }
+    }
+}
+
+fn reasons_without(attack: Attack) -> bool {
+    let careless = [Attack::NonFinite, Attack::Asymmetric, Attack::NonPsd, Attack::Huge, Attack::Replay];
+    !careless.contains(&attack)
+}
+
+/// Every attack against every aggregator, every environment and every dimension: finite numbers, at least as much
+/// regret as none and at most twice that of random choices and a bit.
+#[test]
+fn everything_runs_with_everything() {
+    let mut jobs = Vec::new();
+    for attack in Attack::ALL {
+        for aggregator in AggregatorName::ALL {
+            jobs.push(Config { attack: *attack, aggregator: *aggregator, corrupt: 0.25, ..small() });
+        }
+    }
+    for environment in [Environment::Skew, Environment::FixedArms, Environment::Shared, Environment::Drifting] {
+        for rewards in [RewardKind::Gaussian(0.5), RewardKind::Bounded] {
+            jobs.push(Config { environment: environment.clone(), rewards, ..small() });
+        }
+    }
+    jobs.extend(DIMENSIONS.iter().map(|dim| Config { dim: *dim, steps: 64, ..small() }));
+    let jobs: Vec<Job> = jobs.into_iter().map(|config| Job { config, seed: 6 }).collect();
+    for (job, outcome) in jobs.iter().zip(run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap()) {
+        let numbers = [outcome.total, outcome.late, outcome.regret_oracle.unwrap(), outcome.theta_error.unwrap()];
+        assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{job:?}: {outcome:?}");
+        assert!(outcome.total < 2.5, "{job:?}: {}", outcome.total);
+        assert_eq!(outcome.trace.last().unwrap().steps, u64::from(job.config.steps));
+    }
+}
+
+/// The limits of the project, on seeds that nothing was chosen by: 100 agents, d = 8, T = 4096, L = 64, R = 0.5, ball.
+/// The largest totals seen on other seeds are 0.0051, 0.017 and 0.064.
+mod limits {
+    use super::*;
+
+    fn worst(corrupt: f64, seed: u64) -> (f64, f64, String) {
+        let jobs = Attack::ALL.iter().map(|attack| Config { attack: *attack, corrupt, ..Config::default() });
+        let jobs: Vec<Job> = jobs.map(|config| Job { config, seed }).collect();
+        let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
+        let width = outcomes.iter().filter_map(|outcome| outcome.width_ratio_max).fold(0.0, f64::max);
+        let worst = outcomes.into_iter().max_by(|a, b| a.total.total_cmp(&b.total)).unwrap();
+        (worst.total, width, worst.attack)
+    }
+
+    #[test]
+    fn without_attack() {
+        let outcome = simulate(&Config { attack: Attack::None, corrupt: 0.0, ..Config::default() }, 2001);
+        assert!(outcome.total <= 0.03, "{}", outcome.total);
+        assert!(outcome.width_ratio_max.unwrap() <= 1.0);
+    }
+
+    #[test]
+    fn three_in_ten() {
+        let (total, width, attack) = worst(0.3, 2002);
+        assert!(total <= 0.05, "{attack}: {total}");
+        // Not proven; so it is watched.
+        assert!(width <= 1.0, "{width}");
+    }
+
+    #[test]
+    fn nine_in_twenty() {
+        let (total, _, attack) = worst(0.45, 2003);
+        assert!(total <= 0.2, "{attack}: {total}");
+    }
+
+    #[test]
+    fn the_mean_falls_to_one_in_ten() {
+        for attack in [Attack::Huge, Attack::Collude] {
+            let config = Config { attack, corrupt: 0.1, aggregator: AggregatorName::Mean, ..Config::default() };
+            let total = simulate(&config, 2004).total;
+            assert!(total >= 1.0, "{attack}: {total}");
+        }
+    }
+
+    /// log regret by log T from 2¹⁰ to 2²⁰ with L = √T.
+    fn slope(aggregator: AggregatorName, attack: Attack) -> f64 {
+        let regret = |power: u32| {
+            let (steps, episode_len) = (1 << power, Some(1 << (power / 2)));
+            let config = Config { agents: 20, steps, episode_len, aggregator, attack, ..Config::default() };
+            simulate(&config, 2005).after_first_episode
+        };
+        (regret(20) / regret(10)).log2() / 10.0
+    }
+
+    #[test]
+    fn regret_is_sublinear() {
+        let slope = slope(AggregatorName::GeometricMedian, Attack::Adaptive);
+        assert!(slope <= 0.5, "{slope}");
+    }
+
+    #[test]
+    fn the_means_regret_is_linear() {
+        let slope = slope(AggregatorName::Mean, Attack::Collude);
+        assert!(slope >= 0.95, "{slope}");
+    }
+
+    #[test]
+    fn who_is_attacked_and_alone_does_not_learn() {
+        let config = Config { attack: Attack::FakeParameter, aggregator: AggregatorName::Solo, ..Config::default() };
+        let total = simulate(&config, 2006).attacked_total.unwrap();
+        assert!(total >= 0.7, "{total}");
+    }
+
+    #[test]
+    fn privacy() {
+        let config = Config {
+            dim: 4,
+            episode_len: Some(8),
+            rewards: RewardKind::Bounded,
+            privacy: Some("4,1e-6".parse().unwrap()),
+            attack: Attack::None,
+            corrupt: 0.0,
+            ..Config::default()
+        };
+        let outcome = simulate(&config, 2007);
+        assert_eq!(outcome.trace.last().unwrap().episode, 512);
+        assert!(outcome.late <= 0.05, "{}", outcome.late);
+    }
+}
+
+/// Logs with something wrong in them: what, and in which line.
+#[test]
+fn logs_say_what_is_wrong() {
+    let cases = [
+        ("", "empty"),
+        ("step,x_1,x_2\n1,0,0\n", "column reward is missing"),
+        ("x_1,reward\n0,0\n", "column step is missing"),
+        ("step,x_1,x_3,reward\n", "column x_2 is missing"),
+        ("step,reward\n1,0\n", "column x_1 is missing"),
+        ("step,x_1,reward,colour\n", "column colour is not known"),
+        ("step,x_1,reward\n# a comment\n1,0.5\n", "line 3 has 2 fields, but 3 columns are named"),
+        ("step,x_1,reward\n1,abc,0\n", "line 2: 'abc' is no finite number"),
+        ("step,x_1,reward\n1,0,NaN\n", "line 2: 'NaN' is no finite number"),
+        ("step,x_1,x_2,reward\n1,0,1,0\n\n1,0.8,0.7,0\n", "line 4: the action's norm is 1.063015, above 1"),
+        ("step,x_1,reward\n1,1,1.5\n", "line 2: the reward is 1.5"),
+        ("step,x_1,reward\n", "no steps"),
+    ];
+    for (text, sentence) in cases {
+        let error = Log::parse(text, true).unwrap_err().to_string();
+        assert!(error.contains(sentence), "{text:?}: {error:?} lacks {sentence:?}");
+    }
+    let log = Log::parse("reward, x_2 ,x_1,step\n3,0,1,a\n-4,1,0,a\n5,0.5,0.5,b\n6,0,0,a\n", false).unwrap();
+    assert_eq!((log.dimension(), log.sets()), (2, 3));
+    let set = |index| log.set(index).map(|(x, reward)| (x.to_vec(), reward)).collect::<Vec<_>>();
+    assert_eq!(set(0), [(vec![1.0, 0.0], 3.0), (vec![0.0, 1.0], -4.0)]);
+    assert_eq!(set(2), [(vec![0.0, 0.0], 6.0)]);
+}
