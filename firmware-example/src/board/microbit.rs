@@ -13,6 +13,13 @@ pub const IDENTITY: usize = 0x0003_fc00;
 const HFCLKSTART: Register = Register::new(0x4000_0000);
 const HFCLKSTARTED: Register = Register::new(0x4000_0100);
 
+const GPIO: usize = 0x5000_0000;
+const OUTSET: Register = Register::new(GPIO + 0x508);
+const PIN_CNF: usize = GPIO + 0x700;
+
+const TX: u32 = 24;
+const RX: u32 = 25;
+
 const UART: usize = 0x4000_2000;
 const STARTRX: Register = Register::new(UART);
 const STARTTX: Register = Register::new(UART + 0x008);
@@ -63,8 +70,12 @@ pub fn init() {
             break;
         }
     }
-    PSELTXD.write(24);
-    PSELRXD.write(25);
+    // TX is high at rest, an output without input; RX is an input.
+    OUTSET.write(1 << TX);
+    Register::new(PIN_CNF + 4 * TX as usize).write(0b11);
+    Register::new(PIN_CNF + 4 * RX as usize).write(0);
+    PSELTXD.write(TX);
+    PSELRXD.write(RX);
     // The manual's value for 115,200 baud.
     BAUDRATE.write(0x01d7_e000);
     ENABLE.write(4);
