@@ -1,31 +1,20 @@
-//! Milliseconds since the start, by SysTick.
+//! Milliseconds since the start.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::cell::Cell;
 
-use cortex_m::peripheral::SYST;
-use cortex_m::peripheral::syst::SystClkSource;
-use cortex_m_rt::exception;
+use critical_section::Mutex;
 
-use crate::board::CLOCK_HZ;
+static MILLISECONDS: Mutex<Cell<u64>> = Mutex::new(Cell::new(0));
 
-static MILLISECONDS: AtomicU32 = AtomicU32::new(0);
-
-/// Starts counting.
-pub fn start(mut systick: SYST) {
-    systick.set_clock_source(SystClkSource::Core);
-    systick.set_reload(CLOCK_HZ / 1_000 - 1);
-    systick.clear_current();
-    systick.enable_counter();
-    systick.enable_interrupt();
-}
-
-/// Now. Enough for 49 days; a device that runs longer than that without a reset needs a wider counter.
+/// Now.
 pub fn now() -> u64 {
-    MILLISECONDS.load(Ordering::Relaxed).into()
+    critical_section::with(|token| MILLISECONDS.borrow(token).get())
 }
 
-#[exception]
-fn SysTick() {
-    // Only here is it written, so that load and store need not be one.
-    MILLISECONDS.store(MILLISECONDS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+/// One more has passed: for the board's timer.
+pub fn tick() {
+    critical_section::with(|token| {
+        let milliseconds = MILLISECONDS.borrow(token);
+        milliseconds.set(milliseconds.get() + 1);
+    });
 }

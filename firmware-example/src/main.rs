@@ -73,7 +73,7 @@ fn main() -> ! {
 fn start() -> Device {
     board::init();
     if let Some(peripherals) = cortex_m::Peripherals::take() {
-        clock::start(peripherals.SYST);
+        board::start_timer(peripherals.SYST);
     }
     let identity = Identity::from_blob(&mmio::flash(board::IDENTITY));
     let Some(identity) = identity.filter(|identity| usize::from(identity.dimension) == D) else {

@@ -7,7 +7,7 @@ use cortex_m_rt::exception;
 use critical_section::Mutex;
 use heapless::Deque;
 
-use crate::board;
+use crate::{board, clock};
 
 /// Room for what arrives while the main loop is busy: two of the longest frames.
 static ARRIVED: Mutex<RefCell<Deque<u8, 512>>> = Mutex::new(RefCell::new(Deque::new()));
@@ -22,10 +22,14 @@ pub fn send(bytes: impl Iterator<Item = u8>) {
     bytes.for_each(board::send);
 }
 
-/// The one interrupt that is enabled is the UART's. A byte that finds no room is lost, and its frame with it; the sender repeats.
+/// The interrupts that are enabled are the UART's and, where there is no SysTick, the timer's. A byte that finds no room is lost, and
+/// its frame with it; the sender repeats.
 // SAFETY: the body is safe code; `unsafe` only marks that an exception handler must not be called like a function.
 #[exception]
 unsafe fn DefaultHandler(_interrupt: i16) {
+    if board::ticked() {
+        clock::tick();
+    }
     critical_section::with(|token| {
         let mut arrived = ARRIVED.borrow_ref_mut(token);
         while let Some(byte) = board::received() {

@@ -82,8 +82,8 @@ impl Program<'_> {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
         let built = directory.join("target").join(self.board.target).join(self.profile).join(self.bin);
-        let kept =
-            directory.join("target").join(format!("{}-{}-{}-{dimension}", self.bin, self.board.machine, self.profile));
+        let Board { machine, core, .. } = self.board;
+        let kept = directory.join("target").join(format!("{}-{machine}-{core}-{}-{dimension}", self.bin, self.profile));
         fs::copy(&built, &kept).map_err(|error| format!("{}: {error}", built.display()))?;
         Ok(kept)
     }

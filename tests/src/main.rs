@@ -7,7 +7,7 @@ usage: fedbandit-tests budget [--write]
 
   budget    what the agent costs on each Cortex-M core: RAM, flash, instructions under QEMU.
             Fails if a number is above its limit or differs from core/budget.csv.
-  --write   put the numbers on record, in core/budget.csv and core/README.md
+  --write   put the numbers on record, in core/budget.csv and the READMEs that show them
 ";
 
 fn main() -> ExitCode {

@@ -1,18 +1,24 @@
 //! BBC micro:bit 1: nRF51822, Cortex-M0 with 16 KiB RAM; its UART on the pins of the USB interface chip.
 //!
-//! Registers as in the nRF51 reference manual 3.0, chapters 13 (clock) and 29 (UART), and in Nordic's SVD file.
+//! The nRF51 has no SysTick: its TIMER0 counts the milliseconds. QEMU's model of the chip has both.
+
+use cortex_m::peripheral::SYST;
 
 use super::enable_interrupt;
 use crate::mmio::Register;
-
-/// The crystal.
-pub const CLOCK_HZ: u32 = 16_000_000;
 
 /// The last kilobyte of the 256 KiB flash.
 pub const IDENTITY: usize = 0x0003_fc00;
 
 const HFCLKSTART: Register = Register::new(0x4000_0000);
 const HFCLKSTARTED: Register = Register::new(0x4000_0100);
+
+const GPIO: usize = 0x5000_0000;
+const OUTSET: Register = Register::new(GPIO + 0x508);
+const PIN_CNF: usize = GPIO + 0x700;
+
+const TX: u32 = 24;
+const RX: u32 = 25;
 
 const UART: usize = 0x4000_2000;
 const STARTRX: Register = Register::new(UART);
@@ -27,6 +33,34 @@ const RXD: Register = Register::new(UART + 0x518);
 const TXD: Register = Register::new(UART + 0x51c);
 const BAUDRATE: Register = Register::new(UART + 0x524);
 
+const TIMER0: usize = 0x4000_8000;
+const START: Register = Register::new(TIMER0);
+const COMPARE0: Register = Register::new(TIMER0 + 0x140);
+const SHORTS: Register = Register::new(TIMER0 + 0x200);
+const TIMER_INTENSET: Register = Register::new(TIMER0 + 0x304);
+const PRESCALER: Register = Register::new(TIMER0 + 0x510);
+const CC0: Register = Register::new(TIMER0 + 0x540);
+
+/// Starts TIMER0: the 16 MHz of the crystal divided by 2⁴, and a millisecond is 1,000 of that.
+pub fn start_timer(_: SYST) {
+    PRESCALER.write(4);
+    CC0.write(1_000);
+    // At CC0 it starts anew.
+    SHORTS.write(1 << 0);
+    TIMER_INTENSET.write(1 << 16);
+    START.write(1);
+    enable_interrupt(8);
+}
+
+/// Whether a millisecond has passed since the last time.
+pub fn ticked() -> bool {
+    let ticked = COMPARE0.read() != 0;
+    if ticked {
+        COMPARE0.write(0);
+    }
+    ticked
+}
+
 /// Starts the crystal, whose precision the baud rate needs, and sets up the UART.
 pub fn init() {
     HFCLKSTART.write(1);
@@ -36,8 +70,12 @@ pub fn init() {
             break;
         }
     }
-    PSELTXD.write(24);
-    PSELRXD.write(25);
+    // TX is high at rest, an output without input; RX is an input.
+    OUTSET.write(1 << TX);
+    Register::new(PIN_CNF + 4 * TX as usize).write(0b11);
+    Register::new(PIN_CNF + 4 * RX as usize).write(0);
+    PSELTXD.write(TX);
+    PSELRXD.write(RX);
     // The manual's value for 115,200 baud.
     BAUDRATE.write(0x01d7_e000);
     ENABLE.write(4);

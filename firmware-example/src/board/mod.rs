@@ -1,6 +1,6 @@
 //! The boards. A board is one small module with
 //!
-//! - `CLOCK_HZ`: what SysTick counts,
+//! - `CLOCK_HZ`: what SysTick counts, or `start_timer` and `ticked` in place of `systick.rs` if the chip has no SysTick,
 //! - `IDENTITY`: where the provisioning blob is flashed, in the last kilobyte of the flash,
 //! - `init()`: clocks, pins, the UART at 115,200 baud and its receive interrupt,
 //! - `received()`: the next byte that arrived, if any,
@@ -20,7 +20,14 @@ mod chosen;
 #[path = "stm32f405.rs"]
 mod chosen;
 
-pub use chosen::{CLOCK_HZ, IDENTITY, init, received, send};
+#[cfg(not(feature = "microbit"))]
+mod systick;
+
+pub use chosen::{IDENTITY, init, received, send};
+#[cfg(feature = "microbit")]
+pub use chosen::{start_timer, ticked};
+#[cfg(not(feature = "microbit"))]
+pub use systick::{start_timer, ticked};
 
 use crate::mmio::Register;
 

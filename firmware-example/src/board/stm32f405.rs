@@ -1,8 +1,7 @@
 //! STM32F405 and its kin: USART2 on PA2 (TX) and PA3 (RX), from the internal 16 MHz oscillator.
 //!
-//! Register addresses and bits are those of ST's reference manual RM0090, sections 2.3 (memory map), 7.3 (RCC), 8.4 (GPIO) and 30.6 (USART),
-//! and agree with ST's SVD file. On
-//! Nucleo-64 boards of the F4 family PA2 and PA3 lead to the debug probe's virtual serial port.
+//! The README tells what each register and bit was checked against. On Nucleo-64 boards of the F4 family PA2 and PA3 lead to the debug
+//! probe's virtual serial port.
 
 use super::enable_interrupt;
 use crate::mmio::Register;
@@ -35,9 +34,9 @@ const TXE: u32 = 1 << 7;
 pub fn init() {
     AHB1ENR.write(AHB1ENR.read() | 1 << 0);
     APB1ENR.write(APB1ENR.read() | 1 << 17);
-    // Alternate function 7 on PA2 and PA3.
-    MODER.write(MODER.read() & !(0b1111 << 4) | 0b1010 << 4);
+    // Alternate function 7 on PA2 and PA3. Chosen before it takes over the pins, so that no other one gets them in between.
     AFRL.write(AFRL.read() & !(0xff << 8) | 0x77 << 8);
+    MODER.write(MODER.read() & !(0b1111 << 4) | 0b1010 << 4);
     // 16 MHz / 115,200 in sixteenths, rounded: 138.9 is 139, off by 0.08 %.
     BRR.write((CLOCK_HZ + 57_600) / 115_200);
     // USART, transmitter, receiver, receive interrupt.

@@ -20,9 +20,12 @@ use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// Enough calls that the clock's tick does not matter, few enough that its 24 bits suffice.
-const CALLS: u32 = 50;
+/// Enough calls that the clock's tick, of 63 instructions at the most, is less than one per call; few enough that its 24 bits suffice.
+const CALLS: u32 = 200;
 const ARMS: u32 = 10;
+
+/// Instructions that the clock is compared with: so many that its tick does not matter.
+const CALIBRATION: u32 = 100_000_000;
 
 #[entry]
 fn main() -> ! {
@@ -32,17 +35,19 @@ fn main() -> ! {
     systick.clear_current();
     systick.enable_counter();
     // `delay(n)` is a loop of n + 1 times two instructions.
-    let ticks_per_million = ticks(&mut || cortex_m::asm::delay(500_000 - 1));
-    measure::<8, { packed_len(8) }, { max_frame_len(8) }>(ticks_per_million);
-    measure::<16, { packed_len(16) }, { max_frame_len(16) }>(ticks_per_million);
-    if !cfg!(feature = "microbit") {
-        measure::<32, { packed_len(32) }, { max_frame_len(32) }>(ticks_per_million);
+    let calibration = ticks(&mut || cortex_m::asm::delay(CALIBRATION / 2 - 1));
+    measure::<8, { packed_len(8) }, { max_frame_len(8) }>(calibration);
+    measure::<16, { packed_len(16) }, { max_frame_len(16) }>(calibration);
+    // Decided at run time, so that a board that is too small for it runs the same code as one that is not.
+    if stack::room() > 32 * 1024 {
+        measure::<32, { packed_len(32) }, { max_frame_len(32) }>(calibration);
     }
     hprintln!("done");
     semihosted::succeed()
 }
 
-fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(ticks_per_million: u32) {
+#[inline(never)]
+fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(calibration: u32) {
     let mut rng = Pcg32::seed_from_u64(7);
     let mut uniform = || (rng.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
     let theta: [f32; D] = core::array::from_fn(|_| uniform());
@@ -59,7 +64,8 @@ fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(ticks_per_mi
 
     let instructions = |[quantity, _]: [&str; 2], calls: u32, work: &mut dyn FnMut()| {
         let ticks = ticks(&mut || (0..CALLS).for_each(|_| work()));
-        let instructions = u64::from(ticks) * 1_000_000 / u64::from(ticks_per_million) / u64::from(CALLS * calls);
+        let instructions =
+            u64::from(ticks) * u64::from(CALIBRATION) / u64::from(calibration) / u64::from(CALLS * calls);
         hprintln!("{} {} {}", D, quantity, instructions);
     };
     let stack = |[_, quantity]: [&str; 2], _: u32, work: &mut dyn FnMut()| {

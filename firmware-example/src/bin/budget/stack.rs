@@ -20,6 +20,11 @@ unsafe extern "C" {
     static _stack_end: u32;
 }
 
+/// The bytes that the stack may still grow by.
+pub(crate) fn room() -> usize {
+    msp::read() as usize - (&raw const _stack_end).addr()
+}
+
 /// The bytes of stack that `work` used below this function's frame; none if there was not enough to paint, or if the build
 /// is not optimised.
 ///
