@@ -76,7 +76,15 @@ impl Check {
     }
 }
 
-const CLAIMS: [Claim; 9] = [
+const CLAIMS: [Claim; 10] = [
+    Claim {
+        name: "demonstration",
+        title: "What `fedbandit simulate` shows",
+        statement: "100 agents, 30 of which collude, once with each of four aggregators, three times.",
+        grid: "",
+        checks: |_| Vec::new(),
+        table: setting_table,
+    },
     Claim {
         name: "robust",
         title: "Byzantine-UCB learns under every attack",
@@ -228,7 +236,11 @@ impl Args {
             checks.iter().for_each(|check| page.push_str(&(check.line() + "\n")));
         }
         let all: Vec<&Record> = records.iter().collect();
-        for (index, plot) in report::varied_plots(&all).iter().enumerate() {
+        let mut plots = report::varied_plots(&all);
+        if by_setting(records).iter().all(|group| group[0].config.oracle() == records[0].config.oracle()) {
+            plots.push(report::regret_plot(&all));
+        }
+        for (index, plot) in plots.iter().enumerate() {
             let file = format!("figures/{name}-{}.svg", index + 1);
             write_file(&self.out.join(&file), &plot.svg())?;
             let _ = write!(page, "\n![{}: {}]({file})\n", plot.title, plot.subtitle);

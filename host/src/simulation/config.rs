@@ -305,8 +305,17 @@ impl Config {
             let keys: Vec<_> = object.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
             return Err(format!("no key is called {key}; there are {}", keys.join(", ")));
         }
-        object[key] = value;
-        serde_json::from_value(object).map_err(|error| format!("{key}: {error}"))
+        let mut attempt = |value: serde_json::Value| {
+            object[key] = value;
+            serde_json::from_value(object.clone()).map_err(|error| format!("{key}: {error}"))
+        };
+        // A text may look like a number: then the text's own error says more.
+        let text = value.is_number().then(|| value.to_string());
+        attempt(value).or_else(|error| match text.map(|text| attempt(text.into())) {
+            Some(Err(other)) if other.contains("invalid type") => Err(error),
+            Some(result) => result,
+            None => Err(error),
+        })
     }
 
     /// ⌊α·N⌋.
