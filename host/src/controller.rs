@@ -339,7 +339,8 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         Ok(())
     }
 
-    /// How many agents have sent nothing for the running episode.
+    /// How many agents have sent nothing for the running episode. With privacy, do not close on it: when a model comes
+    /// would then tell who sent.
     pub fn missing(&self) -> usize {
         self.slots.iter().filter(|slots| slots.taken & 1 == 0).count()
     }

@@ -1,5 +1,7 @@
 //! The noise of private runs: its distribution, and what it depends on.
 
+mod normal;
+
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
 use fedbandit::admission::Level;
@@ -40,6 +42,21 @@ fn frequencies_are_those_of_the_distribution() {
         let chi: f64 = cells.iter().map(|(expected, seen)| (seen - expected).powi(2) / expected).sum();
         let df = (cells.len() - 1) as f64;
         assert!(chi < chi_squared_limit(df), "σ = {sigma}: χ² = {chi} with {df} degrees of freedom");
+    }
+}
+
+/// The bounds on noise are for a continuous Gaussian: rounded to integers, it differs by less than 1/(16σ²) in total
+/// variation.
+#[test]
+fn the_distribution_is_almost_a_rounded_gaussian() {
+    for sigma in [2_i32, 3, 10, 50] {
+        let (s, reach) = (f64::from(sigma), 12 * sigma);
+        let weight = |z: i32| (-f64::from(z * z) / (2.0 * s * s)).exp();
+        let total: f64 = (-reach..=reach).map(weight).sum();
+        let below = |x: f64| normal::probability(x / s);
+        let rounded = |z: i32| below(f64::from(z) + 0.5) - below(f64::from(z) - 0.5);
+        let variation = (-reach..=reach).map(|z| (weight(z) / total - rounded(z)).abs()).sum::<f64>() / 2.0;
+        assert!((0.25..1.0).contains(&(variation * 16.0 * s * s)), "σ = {sigma}: {variation}");
     }
 }
 

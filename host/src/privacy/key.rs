@@ -11,7 +11,7 @@
 //! proof asks for. Who can tell the real functions from random ones is the only exception.
 //!
 //! **The same sum gets the same noise.** A controller that lost its memory and hears the same messages again releases
-//! the same numbers, in whatever order they come: the second release is a copy of the first and tells nothing new.
+//! the same numbers, in whatever order they come within an episode: a second release is a copy and tells nothing new.
 //!
 //! **Another sum gets independent noise.** After a rollback, or beside a twin on the same key, the difference of two
 //! releases is no difference of sums, as with the message in the nonce of a misuse-resistant (SIV) cipher. Such a
