@@ -510,7 +510,8 @@ impl<A: Aggregator + Clone + Sync> Pipeline<A> {
         })
         .unwrap();
         let models = (1..).zip(stream).map(|(episode, messages)| {
-            for (agent, Message(gram, feature_sum)) in (0..).zip(messages) {
+            let sent = (0..).zip(messages).filter(|(_, message)| **message != Message::MISSING);
+            for (agent, Message(gram, feature_sum)) in sent {
                 controller.receive(AgentId(agent), episode, *gram, *feature_sum).unwrap();
             }
             controller.close_episode().unwrap();
