@@ -346,7 +346,8 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         Ok(())
     }
 
-    /// How many agents have sent nothing for the running episode.
+    /// How many agents have sent nothing for the running episode. With privacy, do not close on it: when a model comes
+    /// would then tell who sent.
     pub fn missing(&self) -> usize {
         self.slots.iter().filter(|slots| slots.taken & 1 == 0).count()
     }
@@ -401,19 +402,17 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
 /// A controller whose streams are private has none of this:
 ///
 /// ```compile_fail,E0599
-/// # use fedbandit::{controller::*, rule::Rule, streams::*};
-/// # struct Group(usize);
-/// fn faults(controller: &Controller<impl Privatise<Unit = Group>, impl Rule>) {
+/// # use fedbandit::{controller::Controller, privacy::{Private, RunKey}, rule::Rule, streams::AgentId};
+/// fn faults(controller: &Controller<Private<RunKey>, impl Rule>) {
 ///     controller.faults_of(AgentId(7));
 /// }
 /// ```
 ///
-/// It tells of units:
+/// It tells of the streams that it released:
 ///
 /// ```
-/// # use fedbandit::{controller::*, rule::Rule, streams::*};
-/// # struct Group(usize);
-/// fn farthest(controller: &Controller<impl Privatise<Unit = Group>, impl Rule>) -> Option<Group> {
+/// # use fedbandit::{controller::Controller, privacy::{Private, RunKey, Stream}, rule::Rule};
+/// fn farthest(controller: &Controller<Private<RunKey>, impl Rule>) -> Option<Stream> {
 ///     controller.suspicions().max_by(|a, b| a.gram.total_cmp(&b.gram)).map(|suspicion| suspicion.unit)
 /// }
 /// ```

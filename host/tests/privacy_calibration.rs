@@ -1,6 +1,7 @@
 //! The calibration of privacy against published numbers, dense matrices and brute force.
 
 mod normal;
+mod random;
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -10,8 +11,7 @@ use fedbandit::privacy::calibration::{
 };
 use fedbandit::symmetric;
 use nalgebra::{DMatrix, DVector};
-use rand_pcg::Pcg64;
-use rand_pcg::rand_core::{Rng, SeedableRng};
+use random::Random;
 
 const NU: f64 = 1e-6;
 const MUS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
@@ -152,14 +152,7 @@ fn the_tolerance_is_a_small_part_of_the_sensitivity() {
     }
 }
 
-struct Random(Pcg64);
-
 impl Random {
-    /// Uniform in [−1, 1).
-    fn symmetric(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / 4_503_599_627_370_496.0 - 1.0
-    }
-
     /// By Box and Muller.
     fn gaussian(&mut self) -> f64 {
         let radius = (-2.0 * f64::midpoint(1.0, self.symmetric()).max(1e-300).ln()).sqrt();
@@ -230,7 +223,7 @@ fn messages(length: f64, dimension: usize, random: &mut Random) -> Vec<Message> 
 
 #[test]
 fn no_two_admitted_messages_are_farther_apart() {
-    let mut random = Random(Pcg64::seed_from_u64(1));
+    let mut random = Random::new(1);
     for (length, dimension) in [(1, 1), (1, 2), (64, 2), (64, 5), (65_536, 2), (65_536, 8)] {
         for level in [Level::Paper, Level::Strict] {
             let admission = Admission::new(level, dimension, length, Some(1.0), true).unwrap();
@@ -266,7 +259,7 @@ fn the_extreme_pairs_reach_the_sensitivity() {
 /// Uphill from random pairs: the diameter of the strict set, without tolerance.
 #[test]
 fn maximisation_finds_no_more_than_the_strict_sensitivity() {
-    let mut random = Random(Pcg64::seed_from_u64(2));
+    let mut random = Random::new(2);
     let distance =
         |a: &DVector<f64>, b: &DVector<f64>| Message::constant(1.0, a, 1.0).distance(&Message::constant(1.0, b, 1.0));
     let inside = |x: DVector<f64>| if x.norm() > 1.0 { x.normalize() } else { x };
@@ -287,7 +280,7 @@ fn maximisation_finds_no_more_than_the_strict_sensitivity() {
 
 #[test]
 fn truncation_is_covered() {
-    let mut random = Random(Pcg64::seed_from_u64(3));
+    let mut random = Random::new(3);
     let grid = 0.125;
     for _ in 0..10_000 {
         let [a, b]: [[f64; 5]; 2] = [0; 2].map(|_| [0; 5].map(|_| random.symmetric()));
@@ -540,7 +533,7 @@ fn bounds_fit_the_fleet() {
 /// 20,000 matrices: E λ_max is below the bound's part for it, and the tail is no heavier than claimed.
 #[test]
 fn real_noise_keeps_the_bounds() {
-    let mut random = Random(Pcg64::seed_from_u64(4));
+    let mut random = Random::new(4);
     let (d, runs) = (6, 20_000);
     let largest: Vec<_> = (0..runs)
         .map(|_| {

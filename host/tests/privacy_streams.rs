@@ -1,19 +1,19 @@
-//! What private streams are made of: the mechanisms as matrices, the sensitivity of messages, and what is released when.
+//! Private streams: the sensitivity of messages, what is released when, and what a restart changes.
 
 mod random;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
-use std::sync::Mutex;
 
 use fedbandit::admission::{Level, SettingError};
 use fedbandit::aggregate::{AggregateError, GeometricMedian, Groups, Mean, Tolerance};
 use fedbandit::controller::{Controller, Episodes, Setting, SetupError};
-use fedbandit::privacy::calibration::{Blt, Budget, Mechanism, levels, sensitivity, truncated};
-use fedbandit::privacy::key::{Node, NoiseKey, Scripted};
+use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound, NoiseNorms, paper_bound, sensitivity, truncated};
+use fedbandit::privacy::key::NoiseKey;
 use fedbandit::privacy::{Plan, PlanError, Private, RunKey, Seed, Stream};
 use fedbandit::rule::Separate;
 use fedbandit::streams::{AgentId, Privatise, Streams};
+use fedbandit::symmetric;
 use fedbandit_core::{packed_len, rounding};
 use nalgebra::{DMatrix, DVector};
 use random::Random;
@@ -29,16 +29,6 @@ fn setting(dimension: u8, episodes: u32, level: Level) -> Setting {
 
 fn plan(dimension: u8, episodes: u32, level: Level, mechanism: Mechanism) -> Plan {
     Plan::new(&setting(dimension, episodes, level), Budget::new(1.0, 1e-6).unwrap(), mechanism, 1).unwrap()
-}
-
-/// One unit in one dimension, and a script for its noise.
-fn scripted<F: Fn(Node, &mut [i64]) + Sync>(mechanism: Mechanism, episodes: u32, script: F) -> Private<Scripted<F>> {
-    Private::agents(plan(1, episodes, Level::Paper, mechanism), Scripted(script), 1).unwrap()
-}
-
-/// The release for the next episode after k leaves: V̂ in units of the grid.
-fn gram(private: &mut impl Privatise, k: u32, step: f64) -> f64 {
-    private.release(k + 1).gram.row(0)[0] / step
 }
 
 fn values(streams: &Streams) -> Vec<f64> {
@@ -69,156 +59,6 @@ type Message = (Vec<f64>, Vec<f64>);
 fn pack(matrix: &DMatrix<f64>) -> Vec<f64> {
     let n = matrix.nrows();
     (0..n).flat_map(|i| (i..n).map(move |j| matrix[(i, j)])).collect()
-}
-
-// --- structure ------------------------------------------------------------------------------------------------------
-
-/// With 1 for every noise, release k has as many as k has bits; Honaker's estimate of a node at level j, which is half
-/// as much from itself and twice as much from below, has (j + 1)/(2 − 2⁻ʲ).
-#[test]
-fn releases_are_made_of_the_right_nodes() {
-    let one = |_: Node, sum: &mut [i64]| sum.iter_mut().for_each(|value| *value += 1);
-    let step = plan(1, 1030, Level::Paper, Mechanism::Tree).step();
-    let mut tree = scripted(Mechanism::Tree, 1030, one);
-    let mut honaker = scripted(Mechanism::Honaker, 1030, one);
-    let node = |j: i32| f64::from(j + 1) / (2.0 - 0.5_f64.powi(j));
-    for k in 1..1030_u32 {
-        assert_eq!(gram(&mut tree, k, step), f64::from(k.count_ones()));
-        let expected: f64 = (0..11).filter(|j| k >> j & 1 == 1).map(node).sum();
-        assert!((gram(&mut honaker, k, step) - expected).abs() < 1e-12, "{k}");
-    }
-    assert_eq!([1, 2, 3].map(node), [4.0 / 3.0, 12.0 / 7.0, 32.0 / 15.0]);
-    assert_eq!(node(10), 11.0 / (2.0 - 1.0 / 1024.0));
-}
-
-/// Leaf by leaf, which nodes change with it.
-fn nodes_of_each_leaf(mechanism: Mechanism, episodes: u32) -> Vec<BTreeSet<Node>> {
-    let nodes_of = |leaf: u32| {
-        let touched = Mutex::new(BTreeSet::new());
-        let script = |node: Node, sum: &mut [i64]| touched.lock().unwrap().extend((sum[0] != 0).then_some(node));
-        let mut private = scripted(mechanism, episodes, script);
-        private.release(leaf);
-        private.add(0, leaf, &[1.0], &[0.0]);
-        private.release(u32::MAX);
-        drop(private);
-        touched.into_inner().unwrap()
-    };
-    (1..episodes).map(nodes_of).collect()
-}
-
-#[test]
-fn a_message_is_in_as_many_nodes_as_the_calibration_says() {
-    for mechanism in [Mechanism::Tree, Mechanism::Honaker] {
-        for episodes in [2, 3, 4, 5, 8, 9, 33, 64, 65] {
-            let nodes = nodes_of_each_leaf(mechanism, episodes);
-            let most = nodes.iter().map(BTreeSet::len).max().unwrap();
-            assert_eq!(most, levels(episodes) as usize, "{mechanism}, K = {episodes}");
-        }
-    }
-    assert!(nodes_of_each_leaf(Mechanism::Tree, 1).is_empty());
-}
-
-#[test]
-fn without_noise_releases_are_exact_sums() {
-    let mut random = Random::new(3);
-    for mechanism in MECHANISMS {
-        let plan = plan(3, 70, Level::Strict, mechanism);
-        let mut private = Private::agents(plan.clone(), Scripted(|_: Node, _: &mut [i64]| ()), 2).unwrap();
-        let mut sums = vec![0; 2 * plan.coordinates()];
-        for episode in 1..70 {
-            for agent in 0..2 {
-                let (gram, feature_sum) = random.summary(3, 0.5);
-                private.add(agent, episode, &gram, &feature_sum);
-                let message = plan.quantise(&gram, &feature_sum).unwrap();
-                sums[9 * agent..][..9].iter_mut().zip(message).for_each(|(sum, value)| *sum += value);
-            }
-            let streams = private.release(episode + 1);
-            let rows = streams.gram.rows().zip(streams.feature_sum.rows());
-            let released: Vec<_> = rows.flat_map(|(gram, feature_sum)| [gram, feature_sum].concat()).collect();
-            for (released, sum) in released.iter().zip(&sums) {
-                let error = (released / plan.step() - *sum as f64).abs();
-                // Every y_k is rounded, and B's rows sum up to less than 20 here.
-                assert!(
-                    error <= if mechanism == Mechanism::Blt { 10.0 } else { 0.0 },
-                    "{mechanism} {episode}: {error}"
-                );
-            }
-        }
-    }
-}
-
-// --- the mechanisms as matrices -------------------------------------------------------------------------------------
-
-/// B and C of B·(C·x + z), taken from the running mechanism: C by a message in one leaf, B by noise in one node.
-fn factors(mechanism: Mechanism, episodes: u32) -> (DMatrix<f64>, DMatrix<f64>) {
-    let step = plan(1, episodes, Level::Paper, mechanism).step();
-    let n = episodes as usize - 1;
-    let largest = plan(1, episodes, Level::Paper, mechanism).quantise(&[64.0], &[0.0]).unwrap()[0] as f64;
-    let columns: Vec<BTreeMap<Node, f64>> = (1..episodes)
-        .map(|leaf| {
-            let seen = Mutex::new(BTreeMap::new());
-            let record = |node: Node, sum: &mut [i64]| seen.lock().unwrap().extend([(node, sum[0] as f64 / largest)]);
-            let mut private = scripted(mechanism, episodes, record);
-            private.release(leaf);
-            private.add(0, leaf, &[64.0], &[0.0]);
-            private.release(episodes);
-            drop(private);
-            seen.into_inner().unwrap()
-        })
-        .collect();
-    let nodes: Vec<Node> = columns[0].keys().copied().collect();
-    let c = DMatrix::from_fn(nodes.len(), n, |row, leaf| columns[leaf][&nodes[row]]);
-    let mut b = DMatrix::zeros(n, nodes.len());
-    for (j, node) in nodes.iter().enumerate() {
-        let mut private = scripted(mechanism, episodes, |at: Node, sum: &mut [i64]| sum[0] += i64::from(at == *node));
-        (0..n).for_each(|k| b[(k, j)] = gram(&mut private, k as u32 + 1, step));
-    }
-    (b, c)
-}
-
-#[test]
-fn mechanisms_are_factorisations_with_the_norms_of_the_calibration() {
-    for (mechanism, episodes) in MECHANISMS.into_iter().flat_map(|m| [2, 3, 8, 17, 33, 64].map(|k| (m, k))) {
-        let (b, c) = factors(mechanism, episodes);
-        let n = episodes as usize - 1;
-        let sums = DMatrix::from_fn(n, n, |k, leaf| f64::from(leaf <= k));
-        assert!((&b * &c - sums).amax() < 2e-5, "{mechanism}, K = {episodes}: A ≠ BC");
-        let largest = c.column_iter().map(|column| column.norm_squared()).fold(0.0, f64::max);
-        let blt = Blt::for_episodes(episodes);
-        let (column, tolerance) = match mechanism {
-            Mechanism::Blt => (blt.column_norm_squared(n as u32), 1e-5),
-            _ => (levels(episodes).into(), 0.0),
-        };
-        assert!((largest - column).abs() <= tolerance, "{mechanism}, K = {episodes}: {largest} {column}");
-        for k in 1..episodes {
-            let variance: f64 = match mechanism {
-                Mechanism::Tree => k.count_ones().into(),
-                Mechanism::Honaker => (0..6).filter(|j| k >> j & 1 == 1).map(|j| 1.0 / (2.0 - 0.5_f64.powi(j))).sum(),
-                Mechanism::Blt => blt.row_norm_squared(k),
-            };
-            let row = b.row(k as usize - 1).norm_squared();
-            assert!((row - variance).abs() < 1e-6, "{mechanism}, K = {episodes}, k = {k}: {row} {variance}");
-        }
-    }
-}
-
-/// The noise of a release is Bz for any z, so BBᵀ is its covariance.
-#[test]
-fn releases_are_linear_in_the_noise() {
-    for mechanism in MECHANISMS {
-        let (b, c) = factors(mechanism, 64);
-        let noise = |node: Node| i64::from(node.index * 7919 + node.level * 104_729) % 2003 - 1001;
-        let nodes = Mutex::new(BTreeMap::new());
-        let mut private = scripted(mechanism, 64, |node: Node, sum: &mut [i64]| {
-            nodes.lock().unwrap().insert(node, noise(node) as f64);
-            sum[0] += noise(node);
-        });
-        let step = plan(1, 64, Level::Paper, mechanism).step();
-        let released = DVector::from_fn(63, |k, _| gram(&mut private, k as u32 + 1, step));
-        drop(private);
-        let z = DVector::from_iterator(c.nrows(), nodes.into_inner().unwrap().into_values());
-        assert!((b * z - released).amax() < 1e-8, "{mechanism}");
-    }
 }
 
 // --- sensitivity ----------------------------------------------------------------------------------------------------
@@ -329,6 +169,56 @@ fn plans_keep_the_grid_fine_and_sums_in_range() {
     }
 }
 
+/// The noise of 200 runs in which nobody sends anything. With δ = 10⁻⁹ all runs of all six cases keep the bounds but
+/// with probability 6·200·δ/4 = 3·10⁻⁷. The variance is that of which the bounds were made, to six deviations: 42
+/// times 2·10⁻⁹.
+#[test]
+fn the_noise_of_a_run_keeps_its_bounds() {
+    const RUNS: u64 = 200;
+    let groups = Groups::new(12, 4, 2).unwrap();
+    for (mechanism, group_size) in MECHANISMS.into_iter().flat_map(|mechanism| [(mechanism, 1), (mechanism, 3)]) {
+        let plan = plan(4, 8, Level::Strict, mechanism);
+        let fleet = plan.fleet(12, group_size, 1e-9);
+        let mut squares = [0.0; 9];
+        for seed in (0..RUNS).map(Seed) {
+            let mut private = match group_size {
+                1 => Private::agents(plan.clone(), seed, 12).unwrap(),
+                _ => Private::groups(plan.clone(), seed, 12, &groups).unwrap(),
+            };
+            for episode in 2..=8 {
+                let bounds = plan.noise_norms(NoiseBound::Exact, &fleet, episode);
+                let streams = private.release(episode);
+                for (gram, feature_sum) in streams.gram.rows().zip(streams.feature_sum.rows()) {
+                    let norm = |values: &[f64]| DVector::from_column_slice(values).norm();
+                    assert!(symmetric::matrix(gram, 4).symmetric_eigenvalues().amax() < bounds.spectral);
+                    assert!(norm(gram) < bounds.frobenius && norm(feature_sum) < bounds.vector);
+                    squares[episode as usize] += norm(feature_sum).powi(2);
+                }
+            }
+        }
+        let draws = (4 * RUNS * u64::from(12 / group_size)) as f64;
+        for episode in 2..=8 {
+            let sigma = plan.noise().release_sigma(episode - 1) / f64::from(group_size);
+            let ratio = squares[episode as usize] / draws / sigma.powi(2);
+            assert!((ratio - 1.0).abs() < 6.0 * (2.0 / draws).sqrt(), "{mechanism}, {group_size}, {episode}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_has_the_bounds_of_its_noise() {
+    for mechanism in MECHANISMS {
+        let plan = plan(4, 8, Level::Strict, mechanism);
+        assert_eq!(plan.noise().node_sigma(), plan.step() * plan.gaussian().sigma() as f64);
+        let fleet = plan.fleet(12, 1, 0.05);
+        let norms = |bound, episode| plan.noise_norms(bound, &fleet, episode);
+        assert_eq!(norms(NoiseBound::Exact, 1).frobenius, 0.0, "the first model is made of nothing");
+        assert_eq!(norms(NoiseBound::Exact, 8), norms(NoiseBound::Exact, 9), "there is no release after the last");
+        let paper = paper_bound(Budget::new(1.0, 1e-6).unwrap(), 12, 8.0 * 64.0, 4, 0.05) * 64.0;
+        assert_eq!(norms(NoiseBound::Paper, 1), NoiseNorms { spectral: paper, frobenius: 2.0 * paper, vector: paper });
+    }
+}
+
 #[test]
 fn settings_without_privacy_are_refused() {
     let plan = |setting| Plan::new(&setting, Budget::new(1.0, 1e-6).unwrap(), Mechanism::Tree, 1).unwrap_err();
@@ -394,31 +284,23 @@ fn a_restart_repeats_all_releases_whatever_the_order_of_arrival() {
 fn other_data_get_other_noise() {
     for mechanism in MECHANISMS {
         let plan = plan(2, 5, Level::Strict, mechanism);
-        let noiseless = |arrivals: &[Arrivals]| {
-            run(Private::agents(plan.clone(), Scripted(|_: Node, _: &mut [i64]| ()), 3).unwrap(), arrivals)
-        };
-        let noise = |arrivals: &[Arrivals]| -> Vec<Vec<f64>> {
-            let released = run(Private::agents(plan.clone(), Seed(1), 3).unwrap(), arrivals);
-            let pairs = released.iter().flatten().zip(noiseless(arrivals).into_iter().flatten());
-            let noise: Vec<f64> = pairs.map(|(noisy, exact)| noisy - exact).collect();
-            noise.chunks(15).map(<[f64]>::to_vec).collect()
-        };
+        let released = |arrivals: &[Arrivals]| run(Private::agents(plan.clone(), Seed(1), 3).unwrap(), arrivals);
         let original = arrivals(5);
         let mut changed = original.clone();
-        // By the last bit that counts, of agent 0's first message.
+        // By one step of the grid, in one coordinate of agent 0's first message: all other change is of noise.
         changed[0][0].2.0[0] -= plan.step();
-        let (before, after) = (noise(&original), noise(&changed));
+        let (before, after) = (released(&original), released(&changed));
         // V̂ comes first, three values for each of the agents, then v̂, two for each.
         let of_agent =
             |release: &[f64], agent: usize| [&release[3 * agent..][..3], &release[9 + 2 * agent..][..2]].concat();
         for k in 1..=4 {
-            let changes = |agent| {
-                let (before, after) = (of_agent(&before[k], agent), of_agent(&after[k], agent));
-                before.iter().zip(after).all(|(before, after)| (before - after).abs() > 4.0 * plan.step())
-            };
-            // A tree's third release is of the node of the first two leaves and a leaf of its own.
-            assert!(changes(0), "{mechanism}, release {k}");
-            assert!(!changes(1) && !changes(2), "{mechanism}, release {k}");
+            let mut pairs = of_agent(&before[k], 0).into_iter().zip(of_agent(&after[k], 0));
+            assert!(
+                pairs.all(|(before, after)| (before - after).abs() > 4.0 * plan.step()),
+                "{mechanism}, release {k}"
+            );
+            assert_eq!(of_agent(&before[k], 1), of_agent(&after[k], 1), "{mechanism}, release {k}");
+            assert_eq!(of_agent(&before[k], 2), of_agent(&after[k], 2), "{mechanism}, release {k}");
         }
     }
 }
@@ -437,55 +319,7 @@ fn the_same_sum_gets_the_same_noise() {
     assert_eq!(release(1.0, 3.0), release(2.0, 2.0));
 }
 
-#[test]
-fn a_release_is_made_once() {
-    for mechanism in MECHANISMS {
-        let mut private = Private::agents(plan(1, 4, Level::Paper, mechanism), Seed(1), 1).unwrap();
-        let mut exact = scripted(mechanism, 4, |_: Node, _: &mut [i64]| ());
-        private.add(0, 1, &[8.0], &[0.0]);
-        exact.add(0, 1, &[8.0], &[0.0]);
-        let second = values(private.release(2));
-        exact.release(2);
-        // What comes now is in the next leaf, even if the second release is asked for again.
-        private.add(0, 1, &[16.0], &[0.0]);
-        exact.add(0, 1, &[16.0], &[0.0]);
-        assert_eq!(values(private.release(2)), second);
-        assert_eq!(values(private.release(1)), second, "there is no way back");
-        assert_eq!(exact.release(2).gram.row(0), [8.0]);
-        assert!((exact.release(3).gram.row(0)[0] - 24.0).abs() < 1e-3);
-        // The tree ends with the release for episode 4: no further noise was accounted for.
-        let last = values(private.release(4));
-        private.add(0, 4, &[32.0], &[0.0]);
-        assert_eq!(values(private.release(5)), last);
-        assert_eq!(values(private.release(u32::MAX)), last);
-    }
-}
-
 // --- groups ---------------------------------------------------------------------------------------------------------
-
-#[test]
-fn a_group_is_its_sum_with_one_noise_over_its_size() {
-    let plan = plan(1, 4, Level::Paper, Mechanism::Tree);
-    let groups = Groups::new(7, 3, 5).unwrap();
-    let drawn = Mutex::new(Vec::new());
-    let noise = Scripted(|node: Node, sum: &mut [i64]| {
-        drawn.lock().unwrap().push(node.unit);
-        sum[0] += 1000;
-    });
-    let mut private = Private::groups(plan.clone(), noise, 7, &groups).unwrap();
-    // Of every group only one member sends anything.
-    let present: BTreeSet<usize> = (0..3).map(|group| (0..7).find(|i| groups.group_of(*i) == group).unwrap()).collect();
-    present.iter().for_each(|agent| private.add(*agent, 1, &[6.0], &[3.0]));
-    let streams = private.release(2);
-    for (row, size) in groups.sizes().enumerate() {
-        let expected = [(6.0 + 1000.0 * plan.step()) / size as f64, 3.0 / size as f64];
-        assert_eq!([streams.gram.row(row)[0], streams.feature_sum.row(row)[0]], expected);
-    }
-    drop(private);
-    let mut drawn = drawn.into_inner().unwrap();
-    drawn.sort();
-    assert_eq!(drawn, [0, 1, 2]);
-}
 
 #[test]
 fn groups_are_of_the_agents_enrolled() {

@@ -342,6 +342,11 @@ impl Noise {
         Self { budget, mechanism, episodes, node_sigma }
     }
 
+    /// With another σ, for noise that is sampled with a rounded one.
+    pub(super) fn with_node_sigma(self, node_sigma: f64) -> Self {
+        Self { node_sigma, ..self }
+    }
+
     /// σ, the deviation of each coordinate of each node; of each z_k for [`Mechanism::Blt`].
     pub fn node_sigma(&self) -> f64 {
         self.node_sigma

@@ -7,7 +7,7 @@
 use thiserror::Error;
 
 use super::blt::ROUNDING;
-use super::calibration::{Budget, Mechanism, Noise, sensitivity, truncated};
+use super::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, NoiseNorms, sensitivity, truncated};
 use super::gaussian::DiscreteGaussian;
 use crate::admission::{Admission, Level, SettingError};
 use crate::controller::{Episodes, Setting};
@@ -43,6 +43,7 @@ pub struct Plan {
     admission: Admission,
     step: f64,
     gaussian: DiscreteGaussian,
+    noise: Noise,
     /// ⌊(ℓ/g)²⌋.
     most: u128,
 }
@@ -90,14 +91,16 @@ impl Plan {
         let admission = Admission::new(level, dimension, length, reward_bound, true)?;
         let delta = sensitivity(level, length, dimension);
         // A single episode has no release; its noise is never used.
-        let noise = |delta| Noise::new(budget, mechanism, delta, episodes.count().max(2)).node_sigma();
+        let sigma = |delta| Noise::new(budget, mechanism, delta, episodes.count().max(2)).node_sigma();
         let bound = f64::from(length) * (1.0 + rounding::sums(length, dimension)) * (1.0 + NORM_SLACK);
-        let step = power_of_two(noise(delta), -SIGMA_BITS).max(power_of_two(bound, 1 - VALUE_BITS));
+        let step = power_of_two(sigma(delta), -SIGMA_BITS).max(power_of_two(bound, 1 - VALUE_BITS));
         let delta = truncated(delta, step, dimension) + encoding(mechanism, step, episodes.count(), dimension);
         // What is larger than a u64 is more than can be sampled, anyhow.
-        let gaussian = DiscreteGaussian::new((noise(delta) / step).ceil() as u64).ok_or(PlanError::TooMuchNoise)?;
+        let gaussian = DiscreteGaussian::new((sigma(delta) / step).ceil() as u64).ok_or(PlanError::TooMuchNoise)?;
+        let noise = Noise::new(budget, mechanism, delta, episodes.count());
+        let noise = noise.with_node_sigma(gaussian.sigma() as f64 * step);
         let most = (bound / step).powi(2) as u128;
-        Ok(Self { run, budget, mechanism, level, episodes, dimension, admission, step, gaussian, most })
+        Ok(Self { run, budget, mechanism, level, episodes, dimension, admission, step, gaussian, noise, most })
     }
 
     /// g.
@@ -108,6 +111,27 @@ impl Plan {
     /// The noise of each coordinate of a node, in units of g.
     pub fn gaussian(&self) -> DiscreteGaussian {
         self.gaussian
+    }
+
+    /// The noise of all releases, as it is sampled: with what truncation and rounding add.
+    pub fn noise(&self) -> &Noise {
+        &self.noise
+    }
+
+    /// N agents of this run, whose bounds on noise hold with probability 1 − δ/4. The size is that of the smallest
+    /// group, 1 without groups.
+    pub fn fleet(&self, agents: u32, group_size: u32, delta: f64) -> Fleet {
+        let episode_len = self.episodes.length(u32::MAX);
+        Fleet { agents, group_size, dimension: self.dimension, episode_len, delta }
+    }
+
+    /// Bounds on (H_i, h_i), the noise in the streams that the model of an episode is made of, for every unit i: an
+    /// agent, or a group's mean. They hold for all units and episodes at once. For [`NoiseBound::Exact`] those of
+    /// episode 1 are 0.
+    ///
+    /// In the theorems' λ_k and β_k, B·L·√D stands for [`NoiseNorms::frobenius`] and B·L for [`NoiseNorms::vector`].
+    pub fn noise_norms(&self, bound: NoiseBound, fleet: &Fleet, episode: u32) -> NoiseNorms {
+        bound.norms(&self.noise, fleet, episode.min(self.episodes()).saturating_sub(1))
     }
 
     /// Which prefix sums are noised, and how.

@@ -4,18 +4,32 @@
 //!
 //! BLAKE3(run key; tag ‖ H(run, budget, episodes, grid, mechanism, units) ‖ unit ‖ level ‖ index ‖ the node's sum).
 //!
-//! *The same sum gets the same noise*, so nothing is drawn twice: a controller that lost its memory and hears the same
-//! messages again releases the same numbers, in whatever order they come. *Another sum gets independent noise*: after a
-//! rollback, or beside a twin on the same key, the difference of two releases is no difference of sums. That is what
-//! the sum in the hash is for, as the message is in a misuse-resistant (SIV) cipher; it stands for the messages
-//! themselves, since a release depends on nothing else of them, and hearing other messages with the same sum then
-//! costs nothing at all. What remains visible is whether two sums were equal. All that is as private as the noise is
-//! random, which rests on BLAKE3 and ChaCha20.
+//! **It is as good as drawn.** Were BLAKE3 and ChaCha20 random functions, inputs that differ would have independent
+//! noise. A run asks once for each (unit, level, index), so none of its inputs repeats, whatever the sums are; and a
+//! value at an input that was not asked before is uniform given all that came before, even if the input was chosen by
+//! somebody who saw that. So the noise of a run is independent of its data and has exactly the distribution that the
+//! proof asks for. Who can tell the real functions from random ones is the only exception.
+//!
+//! **The same sum gets the same noise.** A controller that lost its memory and hears the same messages again releases
+//! the same numbers, in whatever order they come within an episode: a second release is a copy and tells nothing new.
+//!
+//! **Another sum gets independent noise.** After a rollback, or beside a twin on the same key, the difference of two
+//! releases is no difference of sums, as with the message in the nonce of a misuse-resistant (SIV) cipher. Such a
+//! second history is a second release of what both have in common, and costs as much.
+//!
+//! **Why the sum, and not a hash of the messages.** A node's release is a function of its sum alone. In one history
+//! both choices have the same distribution, by the argument above. In two, other messages with an equal sum would get
+//! fresh noise under a hash, so that the same number could be averaged over two releases; under the sum they get the
+//! same release. The sum needs no order of messages to agree on, and nothing to be kept beside it. What two histories
+//! on one key show, beyond two releases, is whether something was equal: with a hash, all messages of a node, and with
+//! the sum, their total. The difference is in groups. Members that change their own messages between the histories can
+//! test one guess, exact to the grid in all coordinates, at how another member's message changed between them. A
+//! device that repeats its messages as they were, as an honest one does, has no such change.
 
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
 use thiserror::Error;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::gaussian::DiscreteGaussian;
 
@@ -25,7 +39,8 @@ const TAG: &[u8] = b"fedbandit dp-noise v1";
 /// The secret of a run: who knows it can take the noise off every release.
 ///
 /// It comes from the operating system and must be stored before the first message and kept from backups; a run that
-/// goes on with another key releases what it released before a second time. It is wiped when dropped.
+/// goes on with another key releases what it released before a second time. It stays in one place in memory, where it is
+/// wiped when dropped, as is what is derived from it.
 ///
 /// There is no way to print, copy or serialise it,
 ///
@@ -47,7 +62,7 @@ const TAG: &[u8] = b"fedbandit dp-noise v1";
 /// ```compile_fail,E0277
 /// let key: fedbandit::privacy::RunKey = 7_u64.into();
 /// ```
-pub struct RunKey(Zeroizing<[u8; 32]>);
+pub struct RunKey(Box<Zeroizing<[u8; 32]>>);
 
 impl RunKey {
     /// A new key.
@@ -55,15 +70,15 @@ impl RunKey {
     /// # Errors
     /// The operating system has no randomness to give.
     pub fn generate() -> Result<Self, getrandom::Error> {
-        let mut key = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *key)?;
-        Ok(Self(key))
+        let mut key = Self(Box::default());
+        getrandom::fill(&mut **key.0)?;
+        Ok(key)
     }
 
     /// The key as it may be stored: 32 bytes and a check.
     pub fn to_stored(&self) -> Zeroizing<[u8; STORED_LEN]> {
         let mut stored = Zeroizing::new([0; STORED_LEN]);
-        stored[..32].copy_from_slice(&*self.0);
+        stored[..32].copy_from_slice(&**self.0);
         stored[32..].copy_from_slice(&self.check());
         stored
     }
@@ -73,8 +88,9 @@ impl RunKey {
     /// # Errors
     /// These bytes never were a key: cut off, zeroed, or a file of something else.
     pub fn from_stored(stored: &[u8]) -> Result<Self, NotAKey> {
-        let (key, check) = stored.split_first_chunk().ok_or(NotAKey)?;
-        let key = Self(Zeroizing::new(*key));
+        let (bytes, check) = stored.split_at_checked(32).ok_or(NotAKey)?;
+        let mut key = Self(Box::default());
+        key.0.copy_from_slice(bytes);
         if key.check() == check { Ok(key) } else { Err(NotAKey) }
     }
 
@@ -120,6 +136,7 @@ pub struct Scope {
 }
 
 /// Which of a run's noises.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
     /// The stream, counted from 0.
@@ -140,7 +157,9 @@ impl NoiseKey for RunKey {
         for value in &*sum {
             hasher.update(&value.to_le_bytes());
         }
-        let mut rng = ChaCha20Rng::from_seed(hasher.finalize().into());
+        let seed = Zeroizing::new(<[u8; 32]>::from(hasher.finalize()));
+        hasher.zeroize();
+        let mut rng = ChaCha20Rng::from_seed(*seed);
         for value in sum {
             *value = value.saturating_add(scope.gaussian.sample(&mut rng));
         }
@@ -152,16 +171,18 @@ impl Sealed for Seed {}
 impl NoiseKey for Seed {
     fn add_noise(&self, scope: &Scope, node: Node, sum: &mut [i64]) {
         let key = blake3::derive_key("fedbandit simulated dp-noise v1", &self.0.to_le_bytes());
-        RunKey(Zeroizing::new(key)).add_noise(scope, node, sum);
+        RunKey(Box::new(Zeroizing::new(key))).add_noise(scope, node, sum);
     }
 }
 
 /// A function in the place of noise, to test what is done with it.
-#[doc(hidden)]
-pub struct Scripted<F>(pub F);
+#[cfg(test)]
+pub(super) struct Scripted<F>(pub(super) F);
 
+#[cfg(test)]
 impl<F> Sealed for Scripted<F> {}
 
+#[cfg(test)]
 impl<F: Fn(Node, &mut [i64]) + Sync> NoiseKey for Scripted<F> {
     fn add_noise(&self, _: &Scope, node: Node, sum: &mut [i64]) {
         (self.0)(node, sum);

@@ -29,7 +29,7 @@ use fedbandit_core::packed_len;
 /// use fedbandit::admission::Level;
 /// use fedbandit::aggregate::{GeometricMedian, Tolerance};
 /// use fedbandit::controller::{Controller, Episodes, Setting};
-/// use fedbandit::privacy::calibration::{Budget, Mechanism};
+/// use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound};
 /// use fedbandit::privacy::{Plan, Private, RunKey};
 /// use fedbandit::rule::Separate;
 /// use fedbandit::streams::AgentId;
@@ -44,7 +44,10 @@ use fedbandit_core::packed_len;
 /// let plan = Plan::new(&setting, Budget::new(4.0, 1e-6)?, Mechanism::Tree, 1)?;
 /// let key = RunKey::generate()?;
 /// let median = GeometricMedian::new(Tolerance::Relative(1e-6));
-/// let rule = Separate::new(median.clone(), median, |_| (1e4, 0.5));
+/// // λ_k from how large the noise of episode k can be, for three agents.
+/// let (bounds, fleet) = (plan.clone(), plan.fleet(3, 1, 0.05));
+/// let lambda = move |k| 64.0 + 2.0 * bounds.noise_norms(NoiseBound::Exact, &fleet, k).frobenius;
+/// let rule = Separate::new(median.clone(), median, move |k| (lambda(k), 0.5));
 /// let mut controller =
 ///     Controller::new(setting, [1, 2, 3].map(AgentId), rule, |agents, _| Private::agents(plan, key, agents))?;
 /// controller.receive(AgentId(1), 1, [64.0], [32.0]).unwrap();
