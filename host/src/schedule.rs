@@ -182,25 +182,19 @@ pub struct StreamNoise {
 }
 
 impl StreamNoise {
-    /// On the noise of each of the streams that the model of episode k is made of: k − 1 messages per agent.
-    pub fn of_each(&self, episode: u32) -> NoiseNorms {
-        match episode.saturating_sub(1) {
-            0 => NoiseNorms { spectral: 0.0, frobenius: 0.0, vector: 0.0 },
-            messages => self.bound.norms(&self.noise, &self.fleet, messages),
-        }
-    }
-
-    /// On the noise of the mean of P streams: that of one stream, over √P.
+    /// On the noise of the mean of P streams that the model of episode k is made of, k − 1 messages per agent: that of
+    /// one stream, over √P.
     fn of_mean(&self, episode: u32, streams: f64) -> NoiseNorms {
         let one = Fleet { agents: self.fleet.group_size, ..self.fleet };
-        let NoiseNorms { spectral, frobenius, vector } = Self { fleet: one, ..*self }.of_each(episode);
+        let NoiseNorms { spectral, frobenius, vector } = self.bound.norms(&self.noise, &one, episode.saturating_sub(1));
         let root = streams.sqrt();
         NoiseNorms { spectral: spectral / root, frobenius: frobenius / root, vector: vector / root }
     }
 
-    /// The largest of all episodes, for a [`Theorem`].
+    /// On the noise of each stream, the largest of all episodes, for a [`Theorem`].
     pub fn inexact(&self, epsilon: f64) -> Inexact {
-        let NoiseNorms { frobenius, vector, .. } = self.of_each(self.noise.worst_release() + 1);
+        let NoiseNorms { frobenius, vector, .. } =
+            self.bound.norms(&self.noise, &self.fleet, self.noise.worst_release());
         Inexact { gram_noise: frobenius, feature_noise: vector, epsilon }
     }
 }

@@ -167,7 +167,7 @@ fn what_makes_no_sense_is_refused() {
         ("--episode-len 65537", "an episode has 1 to 65536 steps, not 65537"),
         ("--dim 0", "--dim"),
         ("--dim 256", "--dim"),
-        ("--mechanism bush", "a mechanism is tree, honaker or blt, not bush"),
+        ("--mechanism bush", "no mechanism is called 'bush'; there are tree, honaker, blt"),
         ("--admission none", "--admission"),
         ("--group-size 0", "--group-size"),
         ("--group-size 51", "50 agents make no group of 51"),

@@ -156,14 +156,14 @@ fn senseless_options_are_refused_with_a_sentence() {
         ("--schedule never", "no schedule is called 'never'"),
         ("--privacy 4,1e-6", "privacy: it needs bounded rewards"),
         ("--privacy 4 --rewards bounded", "privacy is MU,NU"),
-        ("--privacy 4,1e-6 --rewards bounded --aggregator solo", "solo sends nothing"),
         ("--rewards bounded --theta-norm 2", "theta-norm: 2 gives rewards beyond 1"),
         ("--seeds one", "a seed is a whole number"),
         ("--nonsense", "unexpected argument '--nonsense'"),
     ] {
         refuses(&here.0, &format!("simulate {options} --report out"), 2, sentence);
     }
-    // Known only once the rule meets its units.
+    // Known only once an aggregator is taken with the rest.
+    refuses(&here.0, "simulate --privacy 4,1e-6 --rewards bounded --aggregator solo", 78, "solo sends nothing");
     refuses(&here.0, "simulate --aggregator krum --agents 4 --report out", 78, "corrupted");
     refuses(&here.0, "simulate --aggregator median-of-means --design-corruption 0.3", 78, "at most a quarter");
     assert!(here.names("").is_empty(), "nothing half-written");

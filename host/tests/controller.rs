@@ -660,7 +660,7 @@ fn episodes_cover_the_horizon() {
     assert_eq!(lengths(10, 4, 32), [4, 8]);
     assert_eq!(lengths(30, 10, 10), [10, 10, 10]);
     assert_eq!(lengths(10, 3, 5), [3, 5, 5]);
-    assert_eq!(lengths(0, 3, 5), []);
+    assert_eq!(lengths(0, 3, 5), [0_u32; 0]);
     assert_eq!(lengths(200_000, 1, 65_536).len(), 19);
     for (first, longest, bad) in [(0, 4, 0), (5, 4, 5), (1, 0, 0), (4, 65_537, 65_537)] {
         assert_eq!(Episodes::new(10, first, longest), Err(SettingError::EpisodeLen(bad)));

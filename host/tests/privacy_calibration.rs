@@ -474,7 +474,7 @@ fn mechanisms_have_names() {
         assert_eq!(mechanism.to_string().parse(), Ok(mechanism));
     }
     let error = "Tree".parse::<Mechanism>().unwrap_err().to_string();
-    assert_eq!(error, "a mechanism is tree, honaker or blt, not Tree");
+    assert_eq!(error, "no mechanism is called 'Tree'; there are tree, honaker, blt");
 }
 
 // --- bounds on the noise --------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use clap::ValueEnum;
 use clap::builder::RangedU64ValueParser;
 use fedbandit::admission::{Admission, Level};
 use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, levels, sensitivity};
@@ -47,9 +46,9 @@ pub(super) struct Args {
     /// How noise is put on sums: tree, honaker or blt.
     #[arg(long, value_name = "NAME", default_value_t)]
     mechanism: Mechanism,
-    /// How much the controller checks of a message.
-    #[arg(long, value_enum, default_value_t)]
-    admission: Check,
+    /// How much the controller checks of a message: paper or strict.
+    #[arg(long, value_name = "LEVEL", default_value_t)]
+    admission: Level,
     /// How many agents share one released mean.
     #[arg(long, value_name = "G", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..))]
     group_size: u32,
@@ -62,15 +61,6 @@ pub(super) struct Args {
     /// One JSON object instead of a table.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Default, ValueEnum)]
-enum Check {
-    /// Norms only, as the paper has it
-    Paper,
-    /// All that every honest message satisfies
-    #[default]
-    Strict,
 }
 
 #[derive(Serialize)]
@@ -113,12 +103,8 @@ impl Args {
 
     /// The level, if admission can be had with it.
     fn level(&self) -> Result<Level, Failure> {
-        let level = match self.admission {
-            Check::Paper => Level::Paper,
-            Check::Strict => Level::Strict,
-        };
-        let admission = Admission::new(level, self.dim.into(), self.episode_len, Some(1.0), true);
-        admission.map(|_| level).map_err(|error| Failure::Usage(error.to_string()))
+        let admission = Admission::new(self.admission, self.dim.into(), self.episode_len, Some(1.0), true);
+        admission.map(|_| self.admission).map_err(|error| Failure::Usage(error.to_string()))
     }
 
     fn fleet(&self) -> Result<Fleet, Failure> {

@@ -5,9 +5,6 @@
 //! are made of it moves along, and Gaussian noise with a deviation in proportion to Δ hides it ([`Noise`]). All
 //! roundings go to the side on which the promise holds.
 
-use std::fmt;
-use std::str::FromStr;
-
 use fedbandit_core::{packed_len, rounding};
 use thiserror::Error;
 
@@ -166,16 +163,6 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    const ALL: [Self; 3] = [Self::Tree, Self::Honaker, Self::Blt];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tree => "tree",
-            Self::Honaker => "honaker",
-            Self::Blt => "blt",
-        }
-    }
-
     /// The squared norm of C's largest column, rounded up.
     fn column_norm_squared(self, episodes: u32) -> f64 {
         match self {
@@ -203,25 +190,7 @@ impl Mechanism {
     }
 }
 
-impl fmt::Display for Mechanism {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// No [`Mechanism`] has this name.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("a mechanism is tree, honaker or blt, not {0}")]
-pub struct UnknownMechanism(String);
-
-impl FromStr for Mechanism {
-    type Err = UnknownMechanism;
-
-    fn from_str(name: &str) -> Result<Self, UnknownMechanism> {
-        let found = Self::ALL.into_iter().find(|mechanism| mechanism.name() == name);
-        found.ok_or_else(|| UnknownMechanism(name.to_owned()))
-    }
-}
+named!(Mechanism, "mechanism", Tree = "tree", Honaker = "honaker", Blt = "blt");
 
 /// m = ⌊log₂(K − 1)⌋ + 1, in how many nodes of the tree a message is; 0 for K = 1.
 ///

@@ -5,7 +5,8 @@ use super::random::{Use, generator};
 use crate::aggregate::{
     Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MultiKrum, Tolerance, TrimmedMean, corrupted,
 };
-use crate::privacy::calibration::{Fleet, Noise, NoiseBound, sensitivity};
+use crate::privacy::Plan;
+use crate::privacy::calibration::NoiseBound;
 use crate::rule::{OfMeans, Rule, Schedule, Separate};
 use crate::schedule::{Alone, Calibrated, Inexact, Number, StreamNoise, Theorem};
 use rand_pcg::rand_core::Rng;
@@ -93,26 +94,24 @@ impl Config {
         })
     }
 
+    /// How private streams are made.
+    pub(super) fn plan(&self, seed: u64) -> Result<Option<Plan>, ConfigError> {
+        let Some(privacy) = self.privacy else { return Ok(None) };
+        let plan = Plan::new(&self.setting()?, privacy.0, self.mechanism, seed);
+        plan.map(Some).map_err(|error| ConfigError::new("privacy", error))
+    }
+
     /// What noise private streams have.
     fn stream_noise(&self) -> Result<Option<StreamNoise>, ConfigError> {
-        let Some(privacy) = self.privacy else { return Ok(None) };
-        let episodes = self.episodes()?;
-        let longest = episodes.length(u32::MAX);
-        let delta = sensitivity(self.admission, longest, self.dim);
+        let Some(plan) = self.plan(0)? else { return Ok(None) };
         let default = match self.schedule {
             ScheduleName::Calibrated => NoiseBound::Exact,
             ScheduleName::Theorem => NoiseBound::Paper,
         };
         let smallest = self.groups(0)?.and_then(|groups| groups.sizes().min()).unwrap_or(1);
         Ok(Some(StreamNoise {
-            noise: Noise::new(privacy.0, self.mechanism, delta, episodes.count()),
-            fleet: Fleet {
-                agents: self.agents as u32,
-                group_size: smallest as u32,
-                dimension: self.dim,
-                episode_len: longest,
-                delta: self.delta,
-            },
+            noise: *plan.noise(),
+            fleet: plan.fleet(self.agents as u32, smallest as u32, self.delta),
             bound: self.noise_bound.unwrap_or(default),
         }))
     }

@@ -17,7 +17,7 @@ use super::random::{Use, generator};
 use super::replay::Logs;
 use crate::admission::Admission;
 use crate::controller::{Controller, Counts, Episodes, Setting, SetupError};
-use crate::privacy::{Plan, Private, Seed};
+use crate::privacy::{Private, Seed};
 use crate::rule::{Estimate, Parameters, Rule};
 use crate::streams::{AgentId, NoPrivacy, Privatise, Streams};
 use crate::symmetric;
@@ -183,12 +183,9 @@ impl<'a> Simulation<'a> {
 
     /// The agents and their controller.
     fn together(&mut self) -> Result<(Counts, u64), ConfigError> {
-        let Config { privacy, mechanism, .. } = *self.config;
-        let Some(privacy) = privacy else {
+        let Some(plan) = self.config.plan(self.seed)? else {
             return self.with_controller(self.config.rule(self.seed)?, NoPrivacy::new);
         };
-        let invalid = |error: &dyn std::fmt::Display| ConfigError::new("privacy", error);
-        let plan = Plan::new(&self.setting, privacy.0, mechanism, self.seed).map_err(|error| invalid(&error))?;
         let (groups, key) = (self.config.groups(self.seed)?, Seed(self.seed));
         self.with_controller(self.config.rule_on_units()?, |agents, _| match &groups {
             Some(groups) => Private::groups(plan, key, agents, groups),
