@@ -232,7 +232,7 @@ pub(super) fn short(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 {
         "0".into()
-    } else if magnitude >= 1e6 || magnitude < 1e-4 {
+    } else if !(1e-4..1e6).contains(&magnitude) {
         format!("{value:.1e}").replace(".0e", "e")
     } else if magnitude >= 100.0 {
         format!("{value:.0}")

@@ -8,7 +8,6 @@ use nalgebra::{DMatrix, DVector};
 
 use super::fleet::Summaries;
 use crate::names::named;
-use crate::streams::Streams;
 use crate::symmetric;
 
 /// What corrupted agents do. (U, u) is what an agent's own steps give, (Ū, ū) the mean of the honest messages of the
@@ -118,25 +117,23 @@ pub(super) struct Knowledge {
 const SOME: usize = 200;
 
 impl Knowledge {
-    /// From the honest agents' messages of this episode and their sums before it.
+    /// From the honest agents' messages of this episode and the mean of their Gram matrices before it.
     pub(super) fn new(
         (episode_len, reward_bound): (u32, Option<f64>),
         theta: &[f64],
         honest: &[usize],
         corrupted: usize,
         summaries: &Summaries,
-        sums: &Streams,
+        explored: &DMatrix<f64>,
     ) -> Self {
         let d = theta.len();
         let mut mean = Message { gram: vec![0.0; packed_len(d)], feature_sum: vec![0.0; d] };
         let mut squares = vec![0.0; d];
-        let mut design = vec![0.0; packed_len(d)];
         for &agent in honest {
             let (gram, feature_sum) = summaries.row(agent);
             mean.gram.iter_mut().zip(gram).for_each(|(sum, value)| *sum += f64::from(*value));
             mean.feature_sum.iter_mut().zip(feature_sum).for_each(|(sum, value)| *sum += f64::from(*value));
             squares.iter_mut().zip(feature_sum).for_each(|(sum, value)| *sum += f64::from(*value).powi(2));
-            design.iter_mut().zip(sums.gram.row(agent)).for_each(|(sum, value)| *sum += value);
         }
         let n = honest.len().max(1) as f64;
         mean.gram.iter_mut().chain(&mut mean.feature_sum).chain(&mut squares).for_each(|sum| *sum /= n);
@@ -148,11 +145,16 @@ impl Knowledge {
             reward_bound,
             agents: (honest.len() + corrupted, corrupted),
             deviation: DVector::from_iterator(d, variances.map(f64::sqrt)),
-            weak: least_explored(&symmetric::matrix(&design, d), &theta),
+            weak: least_explored(explored, &theta),
             theta,
             some: some.map(|agent| Message::own(summaries, *agent)).collect(),
             mean,
         }
+    }
+
+    /// Ū.
+    pub(super) fn mean_gram(&self) -> DMatrix<f64> {
+        full(&self.mean.gram, self.theta.len())
     }
 
     /// w.
@@ -214,8 +216,7 @@ impl Knowledge {
     fn fitted(&self, mut message: Message) -> Message {
         let Some(bound) = self.reward_bound else { return message };
         let d = self.theta.len();
-        let scaled: Vec<f64> = symmetric::scaled(&message.gram, d).collect();
-        let gram = symmetric::shifted(&symmetric::matrix(&scaled, d), 1e-7 * self.episode_len);
+        let gram = symmetric::shifted(&full(&message.gram, d), 1e-7 * self.episode_len);
         let u = DVector::from_column_slice(&message.feature_sum);
         let form = gram.cholesky().map_or(f64::INFINITY, |factor| u.dot(&factor.solve(&u)));
         let factor = (bound * bound * self.episode_len / form).sqrt().min(1.0) * 0.999;
@@ -314,15 +315,19 @@ impl Message {
     /// The full matrix of U with `add` above the diagonal, at the end of the first row, and −u.
     pub(super) fn asymmetric(self, add: f64) -> Self {
         let d = self.feature_sum.len();
-        let scaled: Vec<f64> = symmetric::scaled(&self.gram, d).collect();
-        let mut gram = symmetric::matrix(&scaled, d);
+        let mut gram = full(&self.gram, d);
         gram[(0, d - 1)] += add;
         let rows = gram.transpose();
         Self { gram: rows.as_slice().to_vec(), ..self.flipped() }
     }
 }
 
-/// q, for the honest agents' sums.
+/// The matrix of a packed triangle.
+fn full(packed: &[f64], dimension: usize) -> DMatrix<f64> {
+    symmetric::matrix(&symmetric::scaled(packed, dimension).collect::<Vec<_>>(), dimension)
+}
+
+/// q, where honest agents have explored so much.
 fn least_explored(design: &DMatrix<f64>, theta: &DVector<f64>) -> DVector<f64> {
     let pairs = symmetric::eigenpairs(design);
     let least = pairs.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
@@ -354,18 +359,13 @@ mod tests {
 
     const LENGTH: u32 = 16;
 
-    /// Three honest agents and two corrupted ones in two dimensions. All of the honest ones' sums are 100 times their
-    /// messages.
+    /// Three honest agents and two corrupted ones in two dimensions, after some exploration.
     fn knowledge(reward_bound: Option<f64>) -> Knowledge {
         let rows = [[9.0, 1.0, 4.0, 3.0, 1.0], [8.0, -1.0, 5.0, 2.0, 2.0], [10.0, 0.0, 3.0, 4.0, 0.0]];
         let values: Vec<f32> = rows.into_iter().flatten().collect();
         let summaries = Summaries::of(2, values);
-        let mut sums = Streams::zeros(3, 2).unwrap();
-        for (row, values) in rows.iter().enumerate() {
-            let hundred: Vec<f64> = values.iter().map(|value| f64::from(*value) * 100.0).collect();
-            sums.add(row, &hundred[..3], &hundred[3..]);
-        }
-        Knowledge::new((LENGTH, reward_bound), &[0.6, -0.8], &[0, 1, 2], 2, &summaries, &sums)
+        let explored = DMatrix::from_diagonal(&DVector::from_vec(vec![900.0, 400.0]));
+        Knowledge::new((LENGTH, reward_bound), &[0.6, -0.8], &[0, 1, 2], 2, &summaries, &explored)
     }
 
     fn sent(attack: Attack, reward_bound: Option<f64>) -> Message {

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 
 use super::config::{AggregatorName, Config, ConfigError};
+use super::outcome::Outcome;
 use super::replay::Logs;
-use super::run::{Outcome, run};
+use super::run::run;
 
 /// A run to be done.
 #[derive(Clone, Debug, PartialEq)]

@@ -33,12 +33,16 @@ pub(super) enum Models<'a> {
     /// The controller's broadcast.
     Broadcast(Model<'a>),
     /// Everybody's own.
-    Own(&'a [Parameters], Model<'a>),
+    Own(&'a [Parameters]),
 }
 
 /// Which steps are played.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
+    /// k.
+    pub(super) episode: u32,
+    /// L_k.
+    pub(super) episode_len: u32,
     /// The first one, counted from 0.
     pub(super) start: u32,
     /// How many.
@@ -124,6 +128,7 @@ pub(super) fn fleet(world: World, devices: &[usize], seed: u64, rewards: Rewards
 
 struct Devices<const D: usize> {
     world: World,
+    rewards: Rewards,
     devices: Vec<Device<D>>,
     summaries: Summaries,
     ahead: Vec<Scene<D>>,
@@ -150,13 +155,13 @@ impl<const D: usize> Devices<D> {
         let values = vec![0.0; devices.len() * (packed_len(D) + D)];
         let summaries = Summaries { dimension: D, values };
         let devices = devices.iter().map(device).collect();
-        Self { world, devices, summaries, ahead: vec![Scene::new(); AHEAD], judge: agent }
+        Self { world, rewards, devices, summaries, ahead: vec![Scene::new(); AHEAD], judge: agent }
     }
 }
 
 impl<const D: usize> Fleet for Devices<D> {
     fn play(&mut self, models: Models<'_>, conduct: &[Conduct], stretch: Stretch) -> Played {
-        let world = &self.world;
+        let (world, rewards) = (&self.world, self.rewards);
         let chunks = self.devices.par_chunks_mut(CHUNK).enumerate();
         let rows = self.summaries.values.par_chunks_mut(CHUNK * (packed_len(D) + D));
         let played: Vec<(Vec<Tally>, f64)> = chunks
@@ -169,7 +174,7 @@ impl<const D: usize> Fleet for Devices<D> {
                     let number = chunk * CHUNK + offset;
                     let model = match &models {
                         Models::Broadcast(model) => *model,
-                        Models::Own(own, model) => own[number].model(model.episode, model.episode_len, model.rewards),
+                        Models::Own(own) => own[number].model(stretch.episode, stretch.episode_len, rewards),
                     };
                     device.agent.begin(&model).expect("parameters are such as a device takes");
                     let tally = device.play(world, conduct[number], stretch, &mut scene);

@@ -13,10 +13,12 @@
 //! ```
 
 mod attack;
+mod attackers;
 mod batch;
 mod config;
 mod environment;
 mod fleet;
+mod outcome;
 mod random;
 mod replay;
 mod rules;
@@ -27,5 +29,6 @@ pub use batch::{Job, agent_steps, run_all};
 pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
 pub use environment::{Environment, RewardKind};
 pub use fleet::DIMENSIONS;
+pub use outcome::{Outcome, TRACE, Trace};
 pub use replay::{Log, LogError, Logs};
-pub use run::{Outcome, TRACE, Trace, run};
+pub use run::run;

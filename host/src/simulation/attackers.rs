@@ -1,0 +1,180 @@
+//! The corrupted agents of a run: when they attack, and what they send.
+
+use fedbandit_core::Rewards;
+use nalgebra::DMatrix;
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::Rng;
+
+use super::attack::{Attack, Knowledge, Message};
+use super::config::{AggregatorName, Config, ConfigError};
+use super::fleet::{Conduct, Fleet};
+use super::random::{Use, generator};
+use crate::admission::Admission;
+use crate::controller::{Controller, Setting};
+use crate::rule::Rule;
+use crate::streams::{AgentId, Privatise, Streams};
+
+/// All agents of a run, as the attackers see them.
+pub(super) struct Attackers {
+    attack: Attack,
+    setting: Setting,
+    theta: Vec<f64>,
+    corrupted: Vec<bool>,
+    honest: Vec<usize>,
+    rng: Pcg64,
+    /// The mean of the honest agents' Gram matrices so far.
+    explored: DMatrix<f64>,
+    /// What all of them send in this episode.
+    common: Option<Message>,
+    /// What each sent first.
+    first: Vec<Option<Message>>,
+    /// For attacks that try messages out.
+    shadow: Option<Shadow>,
+}
+
+/// The controller as an attacker knows it: all sums, without noise, and the rule.
+struct Shadow {
+    sums: Streams,
+    rule: Box<dyn Rule + Send>,
+}
+
+impl Attackers {
+    pub(super) fn new(
+        config: &Config,
+        seed: u64,
+        setting: Setting,
+        theta: &[f64],
+        corrupted: &[bool],
+    ) -> Result<Self, ConfigError> {
+        let attack = config.attack;
+        let any = corrupted.contains(&true) && config.aggregator != AggregatorName::Solo;
+        let shadow = if any && matches!(attack, Attack::Adaptive | Attack::Sleeper) {
+            let sums = Streams::zeros(corrupted.len(), config.dim);
+            let sums = sums.map_err(|error| ConfigError::new("dim", error))?;
+            Some(Shadow { sums, rule: config.rule(seed)? })
+        } else {
+            None
+        };
+        Ok(Self {
+            attack,
+            setting,
+            theta: theta.to_vec(),
+            honest: (0..corrupted.len()).filter(|row| !corrupted[*row]).collect(),
+            corrupted: corrupted.to_vec(),
+            rng: generator(seed, Use::Attacker, 0),
+            explored: DMatrix::zeros(theta.len(), theta.len()),
+            common: None,
+            first: vec![None; corrupted.len()],
+            shadow,
+        })
+    }
+
+    /// What happens to each agent in an episode.
+    pub(super) fn conduct(&mut self, episode: u32) -> Vec<Conduct> {
+        let half = self.setting.episodes.count() / 2;
+        let Self { attack, rng, .. } = self;
+        let mut one = |corrupted: &bool| match attack {
+            _ if !corrupted => Conduct::Honest,
+            Attack::None => Conduct::Honest,
+            Attack::FakeParameter => Conduct::Faked,
+            Attack::Sleeper if episode <= half => Conduct::Honest,
+            Attack::Intermittent if rng.next_u32() >> 31 == 1 => Conduct::Honest,
+            _ => Conduct::Attacked,
+        };
+        self.corrupted.iter().map(&mut one).collect()
+    }
+
+    /// Decides what to send, once all honest messages are known.
+    pub(super) fn prepare(&mut self, fleet: &mut dyn Fleet, episode: u32, conduct: &[Conduct]) {
+        if self.honest.len() == self.corrupted.len() {
+            return;
+        }
+        let Setting { episodes, reward_bound, .. } = self.setting;
+        let corrupted = self.corrupted.len() - self.honest.len();
+        let limits = (episodes.length(episode), reward_bound);
+        let knowledge = Knowledge::new(limits, &self.theta, &self.honest, corrupted, fleet.summaries(), &self.explored);
+        self.explored += knowledge.mean_gram();
+        let Self { shadow, setting, rng, .. } = self;
+        if let Some(shadow) = shadow {
+            for row in (0..conduct.len()).filter(|row| conduct[*row] != Conduct::Attacked) {
+                let Message { gram, feature_sum } = Message::own(fleet.summaries(), row);
+                shadow.sums.add(row, &gram, &feature_sum);
+            }
+            fleet.look_ahead(u32::try_from(episodes.steps_before(episode + 1)).unwrap_or(u32::MAX), rng);
+        }
+        let mut score = |message: &Message| {
+            shadow.as_mut().map_or(0.0, |shadow| shadow.score(fleet, setting, conduct, message, episode))
+        };
+        let any = conduct.contains(&Conduct::Attacked);
+        self.common = if any { knowledge.common(self.attack, &mut score) } else { None };
+    }
+
+    /// Sends an agent's message, if it sends any, to the controller; how many it sent.
+    pub(super) fn send<P: Privatise>(
+        &mut self,
+        fleet: &dyn Fleet,
+        controller: &mut Controller<P, Box<dyn Rule + Send>>,
+        episode: u32,
+        row: usize,
+        conduct: Conduct,
+    ) -> u64 {
+        let agent = AgentId(row as u32);
+        let own = || Message::own(fleet.summaries(), row);
+        // What is wrong with a message is in the controller's counts.
+        if conduct != Conduct::Attacked {
+            let (gram, feature_sum) = fleet.summaries().row(row);
+            let _ = controller.receive(agent, episode, gram.iter().copied(), feature_sum.iter().copied());
+            return 1;
+        }
+        let message = match (self.attack, &self.common) {
+            (_, Some(common)) => common.clone(),
+            (Attack::Silent, _) => return 0,
+            (Attack::Asymmetric, _) => {
+                let Message { gram, feature_sum } = own().asymmetric(self.setting.episodes.length(episode).into());
+                let _ = controller.receive_matrix(agent, episode, &gram, &feature_sum);
+                return 1;
+            }
+            (Attack::Replay, _) => {
+                let first = self.first[row].get_or_insert_with(own).clone();
+                if episode > 1 {
+                    let _ = controller.receive(agent, 1, first.gram.clone(), first.feature_sum.clone());
+                }
+                first
+            }
+            _ => own().flipped(),
+        };
+        if let Some(shadow) = self.shadow.as_mut().filter(|_| admits(&self.setting, episode, &message)) {
+            shadow.sums.add(row, &message.gram, &message.feature_sum);
+        }
+        let _ = controller.receive(agent, episode, message.gram, message.feature_sum);
+        1
+    }
+}
+
+fn admits(setting: &Setting, episode: u32, message: &Message) -> bool {
+    let Setting { level, dimension, episodes, reward_bound, .. } = *setting;
+    let admission = Admission::new(level, dimension.into(), episodes.length(episode), reward_bound, false);
+    admission.is_ok_and(|admission| admission.check(&message.gram, &message.feature_sum).is_ok())
+}
+
+impl Shadow {
+    /// The regret that is to be expected of the next model if all attacked agents send this; 0 if there were none.
+    fn score(
+        &mut self,
+        fleet: &mut dyn Fleet,
+        setting: &Setting,
+        conduct: &[Conduct],
+        message: &Message,
+        episode: u32,
+    ) -> f64 {
+        let mut sums = self.sums.clone();
+        if admits(setting, episode, message) {
+            for row in (0..conduct.len()).filter(|row| conduct[*row] == Conduct::Attacked) {
+                sums.add(row, &message.gram, &message.feature_sum);
+            }
+        }
+        let estimate = self.rule.estimate(&sums, episode + 1).ok();
+        let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
+        fleet.judge(parameters.model(episode + 1, setting.episodes.length(episode + 1), Rewards::Unbounded))
+    }
+}
