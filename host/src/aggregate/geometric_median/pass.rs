@@ -20,7 +20,7 @@ const HALF: usize = BLOCK / 2;
 const GROUP: usize = 4;
 
 /// Blocks that one thread sums up in order; larger sums are formed pairwise, so that rounding grows with their logarithm.
-const LEAF: usize = 16;
+const LEAF: usize = 32;
 
 /// Fewer numbers than this are not worth a second thread.
 pub(super) const PARALLEL: usize = 1 << 17;
@@ -162,11 +162,12 @@ impl Easy {
         let (radii, _) = S::as_mut_simd_f64s(radii);
         let (squares, weight) = (S::as_simd_f64s(squares).0, S::as_mut_simd_f64s(&mut weights).0);
         for k in 0..BLOCK / 4 {
-            radii[k] = simd.sqrt_f64s(squares[k]);
-            weight[k] = simd.div_f64s(simd.splat_f64s(1.0), radii[k]);
-            self.weight = simd.add_f64s(self.weight, weight[k]);
-            self.distance = simd.add_f64s(self.distance, radii[k]);
-            self.nearest = simd.min_f64s(self.nearest, radii[k]);
+            let r = simd.sqrt_f64s(squares[k]);
+            let w = simd.div_f64s(simd.splat_f64s(1.0), r);
+            (radii[k], weight[k]) = (r, w);
+            self.weight = simd.add_f64s(self.weight, w);
+            self.distance = simd.add_f64s(self.distance, r);
+            self.nearest = simd.min_f64s(self.nearest, r);
         }
         weights
     }
