@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The project's checks, the same on a laptop and in CI. `./ci.sh` runs all of them, `./ci.sh lint test` some,
-# `./ci.sh budget --write` and `./ci.sh bench --write` put new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
+# `./ci.sh budget --write`, `bench --write` and `claims --write` put new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
 set -u
 cd "$(dirname "$0")" || exit 1
 
@@ -23,6 +23,7 @@ usage() {
   echo
   echo "and by name only:"
   echo "  bench   the geometric median against a plain read and against its peers, the cost of noise; --write replaces docs/benchmarks.md"
+  echo "  claims  measures again what docs/simulation.md says, a quarter of an hour; --write replaces it"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
 
@@ -145,6 +146,14 @@ step_bench() {
   done
 }
 
+step_claims() {
+  setup_host && cargo build --locked --release -p fedbandit || return
+  local out=target/claims
+  [ "${1:-}" = --write ] && out=docs
+  target/release/fedbandit reproduce --out $out || return
+  [ $out = docs ] || { cmp docs/simulation.md $out/simulation.md && diff -q docs/figures $out/figures; }
+}
+
 step_peers() {
   setup_host && cargo build --locked --release -p fedbandit || return
   local venv=target/byzfl
@@ -185,7 +194,7 @@ for step in "${wanted[@]}"; do
   say "$step"
   start=$SECONDS
   case $step in
-    budget | bench) "step_$step" "${options[@]}" ;;
+    budget | bench | claims) "step_$step" "${options[@]}" ;;
     *) "step_$step" ;;
   esac
   case $? in

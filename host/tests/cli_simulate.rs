@@ -256,3 +256,49 @@ fn a_sweep_can_be_split_stopped_and_merged() {
     fs::create_dir(here.0.join("empty")).unwrap();
     refuses(&here.0, "sweep --merge empty", 65, "there are no result files");
 }
+
+/// Whatever stops a sweep, what is finished is whole, and it goes on from there.
+#[test]
+fn a_killed_sweep_keeps_what_is_finished() {
+    let here = Directory::new("killed");
+    here.file(
+        "grid.toml",
+        "agents = 20\nsteps = 20000\n[[grid]]\nseeds = [1, 2, 3, 4, 5, 6, 7, 8]\naggregator = \"mean\"\n",
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+    let mut sweep = command.current_dir(&here.0).args("sweep --config grid.toml --out out".split(' ')).spawn().unwrap();
+    let results = || -> Vec<PathBuf> {
+        let files = fs::read_dir(here.0.join("out")).into_iter().flatten().map(|entry| entry.unwrap().path());
+        files.filter(|file| file.extension().is_some_and(|extension| extension == "json")).collect()
+    };
+    while results().is_empty() && sweep.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    sweep.kill().unwrap();
+    sweep.wait().unwrap();
+    let finished: Vec<_> = results().into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect();
+    assert!(!finished.is_empty());
+    for (text, file) in &finished {
+        assert!(serde_json::from_slice::<Value>(text).unwrap()["outcome"]["regret"].is_number(), "{}", file.display());
+    }
+    stdout(&here.0, "sweep --config grid.toml --out out");
+    assert_eq!(results().len(), 8);
+    assert!(finished.iter().all(|(text, file)| fs::read(file).unwrap() == *text), "not run again");
+}
+
+/// docs/simulation.md says what the program measures. All of it takes minutes; these two claims stand for the rest.
+#[test]
+fn the_documentation_is_up_to_date() {
+    let here = Directory::new("claims");
+    stdout(&here.0, "reproduce --out docs demonstration mean");
+    let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"));
+    let [old, new] = [docs, &here.0.join("docs")].map(|docs| fs::read_to_string(docs.join("simulation.md")).unwrap());
+    for section in new.split("\n## ") {
+        assert!(old.contains(section.trim_end()), "docs/simulation.md is not what is measured: {section}");
+    }
+    for name in here.names("docs/figures") {
+        let [old, new] = [docs, &here.0.join("docs")].map(|docs| fs::read(docs.join("figures").join(&name)).ok());
+        assert!(old == new, "docs/figures/{name} is not what is measured");
+    }
+    refuses(&here.0, "reproduce --out docs nonsense", 2, "invalid value 'nonsense'");
+}
