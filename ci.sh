@@ -23,7 +23,7 @@ usage() {
   echo
   echo "and by name only:"
   echo "  bench   the geometric median against a plain read and against its peers, the cost of noise; --write replaces docs/benchmarks.md"
-  echo "  claims  measures again what docs/simulation.md says, a quarter of an hour; --write replaces it"
+  echo "  claims  measures again what docs/simulation.md says, for some minutes; --write replaces it"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
 

@@ -13,7 +13,7 @@ const HELP: &str = "\
 Writes DIR/simulation.md with a section for each claim, its figures in DIR/figures, and prints every check. A claim is a
 grid that `fedbandit sweep` takes as well; the source has them in host/claims.
 
-Without names all claims are run, which takes a quarter of an hour on two cores.";
+Without names all claims are run, which takes about six minutes on two cores.";
 
 /// Measure again what the documentation claims, claim by claim.
 #[derive(clap::Args)]
@@ -237,7 +237,7 @@ impl Args {
         }
         let all: Vec<&Record> = records.iter().collect();
         let mut plots = report::varied_plots(&all);
-        if by_setting(records).iter().all(|group| group[0].config.oracle() == records[0].config.oracle()) {
+        if report::is_one_setting(&all) {
             plots.push(report::regret_plot(&all));
         }
         for (index, plot) in plots.iter().enumerate() {

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::simulation::{AggregatorName, Config, Outcome};
+use crate::simulation::{AggregatorName, Config, Outcome, ScheduleName};
 use plot::{escape, short};
 
 /// A finished run with all that is needed to run it again.
@@ -86,6 +86,11 @@ impl Record {
         }
         config.to_string()
     }
+}
+
+/// Whether records differ in aggregator and seed alone.
+pub fn is_one_setting(records: &[&Record]) -> bool {
+    grouped(records, |record| record.without(&[])).len() == 1
 }
 
 /// Records by what they have in common, in the order in which they came.
@@ -207,6 +212,9 @@ fn varied_setting(config: &Config, without: &[&str]) -> String {
         let _ = write!(text, ", {} corrupted", config.corrupted());
     }
     let _ = write!(text, " ({})", config.attack);
+    if config.schedule == ScheduleName::Theorem {
+        text.push_str(", schedule of the theorem");
+    }
     if let Some(privacy) = config.privacy.filter(|_| !without.contains(&"privacy")) {
         let _ = write!(text, ", privacy {privacy}");
     }
