@@ -336,14 +336,25 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     }
 
     fn take_slot(&mut self, row: usize, episode: u32) -> Result<(), Fault> {
+        let age = self.free_slot(row, episode)?;
+        self.slots[row].taken |= 1 << age;
+        Ok(())
+    }
+
+    /// The age of an episode of which a message would be taken.
+    fn free_slot(&self, row: usize, episode: u32) -> Result<u32, Fault> {
         let age = self.episode.checked_sub(episode).filter(|age| *age <= self.setting.window);
         let age = age.filter(|_| episode > 0 && !self.is_over()).ok_or(Fault::WrongEpisode)?;
-        let Slots { taken, .. } = &mut self.slots[row];
-        if *taken >> age & 1 == 1 {
-            return Err(Fault::Duplicate);
-        }
-        *taken |= 1 << age;
-        Ok(())
+        if self.slots[row].taken >> age & 1 == 1 { Err(Fault::Duplicate) } else { Ok(age) }
+    }
+
+    /// Whether an agent's message of an episode could still be taken. Nothing is counted.
+    ///
+    /// # Errors
+    /// The agent is not enrolled, the episode is not open, or its message came before.
+    pub fn expects(&self, agent: AgentId, episode: u32) -> Result<(), Fault> {
+        let row = self.rows.get(&agent).ok_or(Fault::UnknownAgent)?;
+        self.free_slot(*row, episode).map(drop)
     }
 
     /// How many agents have sent nothing for the running episode. With privacy, do not close on it: when a model comes

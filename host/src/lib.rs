@@ -16,6 +16,7 @@ pub mod privacy;
 pub mod report;
 pub mod rule;
 pub mod schedule;
+pub mod service;
 pub mod simulation;
 pub mod streams;
 pub mod symmetric;

@@ -1,9 +1,14 @@
 //! The command line: arguments in, results on stdout, reasons on stderr.
 
 mod aggregate;
+mod device;
+mod enroll;
+mod fleet;
+mod http;
 mod options;
 mod privacy;
 mod reproduce;
+mod serve;
 mod simulate;
 mod sweep;
 mod table;
@@ -41,6 +46,11 @@ enum Command {
     Reproduce(reproduce::Args),
     Simulate(simulate::Args),
     Sweep(sweep::Args),
+    Serve(serve::Args),
+    Device(device::Args),
+    Enroll(enroll::EnrollArgs),
+    Revoke(enroll::RevokeArgs),
+    Status(serve::StatusArgs),
 }
 
 /// Why a command has no result; each kind has its exit code.
@@ -96,6 +106,11 @@ pub(crate) fn run() -> ExitCode {
         Command::Reproduce(args) => args.run(),
         Command::Simulate(args) => args.run(),
         Command::Sweep(args) => args.run(),
+        Command::Serve(args) => args.run(),
+        Command::Device(args) => args.run(),
+        Command::Enroll(args) => args.run(),
+        Command::Revoke(args) => args.run(),
+        Command::Status(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }

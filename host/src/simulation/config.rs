@@ -228,7 +228,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn new(key: &'static str, reason: impl fmt::Display) -> Self {
+    pub(crate) fn new(key: &'static str, reason: impl fmt::Display) -> Self {
         Self { key, reason: reason.to_string() }
     }
 }
@@ -323,7 +323,7 @@ impl Config {
         corrupted(self.corrupt, self.agents)
     }
 
-    pub(super) fn design_corruption(&self) -> f64 {
+    pub(crate) fn design_corruption(&self) -> f64 {
         let default = if self.aggregator == AggregatorName::MedianOfMeans { 0.25 } else { DESIGN_CORRUPTION };
         self.design_corruption.unwrap_or(default)
     }
@@ -340,14 +340,14 @@ impl Config {
         self.episode_len.unwrap_or_else(default).min(self.steps).clamp(1, MAX_EPISODE_LEN)
     }
 
-    pub(super) fn episodes(&self) -> Result<Episodes, ConfigError> {
+    pub(crate) fn episodes(&self) -> Result<Episodes, ConfigError> {
         let longest = self.longest();
         let even = self.schedule == ScheduleName::Theorem || self.privacy.is_some();
         let first = self.first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
         Episodes::new(self.steps, first, longest).map_err(|error| ConfigError::new("episode-len", error))
     }
 
-    pub(super) fn setting(&self) -> Result<Setting, ConfigError> {
+    pub(crate) fn setting(&self) -> Result<Setting, ConfigError> {
         Ok(Setting {
             dimension: self.dim as u8,
             episodes: self.episodes()?,

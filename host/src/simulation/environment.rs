@@ -58,8 +58,8 @@ impl RewardKind {
 
 /// One seed's environment: its θ*, and everything that is needed to draw from it.
 #[derive(Clone, Debug)]
-pub(super) struct World {
-    pub(super) theta: Vec<f64>,
+pub(crate) struct World {
+    pub(crate) theta: Vec<f64>,
     environment: Environment,
     rewards: RewardKind,
     arms: usize,
@@ -70,19 +70,19 @@ pub(super) struct World {
 
 /// A step as an agent meets it: its decision set, and what each of its actions is worth.
 #[derive(Clone, Debug)]
-pub(super) struct Scene<const D: usize> {
-    pub(super) arms: Vec<Action<D>>,
+pub(crate) struct Scene<const D: usize> {
+    pub(crate) arms: Vec<Action<D>>,
     /// E[r] of each action; of a log, what it says.
-    pub(super) worth: Vec<f64>,
+    pub(crate) worth: Vec<f64>,
 }
 
 impl<const D: usize> Scene<D> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { arms: Vec::new(), worth: Vec::new() }
     }
 
     /// What the best action is worth, and what a uniformly random one is worth on average.
-    pub(super) fn best_and_random(&self) -> (f64, f64) {
+    pub(crate) fn best_and_random(&self) -> (f64, f64) {
         let best = self.worth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         (best, self.worth.iter().sum::<f64>() / self.worth.len() as f64)
     }
@@ -90,7 +90,7 @@ impl<const D: usize> Scene<D> {
 
 impl World {
     /// θ* uniform on the sphere of radius `norm`; of a log, the least-squares fit.
-    pub(super) fn new(
+    pub(crate) fn new(
         environment: &Environment,
         rewards: RewardKind,
         log: Option<Log>,
@@ -106,12 +106,12 @@ impl World {
     }
 
     /// Whether θ* is what rewards are made of, and not a fit.
-    pub(super) fn knows_theta(&self) -> bool {
+    pub(crate) fn knows_theta(&self) -> bool {
         self.log.is_none()
     }
 
     /// Draws the decision set of step t, counted from 0.
-    pub(super) fn draw<const D: usize>(&self, step: u32, rng: &mut Pcg64, scene: &mut Scene<D>) {
+    pub(crate) fn draw<const D: usize>(&self, step: u32, rng: &mut Pcg64, scene: &mut Scene<D>) {
         scene.arms.clear();
         scene.worth.clear();
         match &self.environment {
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// The reward of an action. With `faked` it is made of −θ*, the parameter of Proposition 1.
-    pub(super) fn reward(&self, worth: f64, faked: bool, rng: &mut Pcg64) -> f32 {
+    pub(crate) fn reward(&self, worth: f64, faked: bool, rng: &mut Pcg64) -> f32 {
         let mean = if faked { -worth } else { worth };
         (match (self.log.is_some(), self.rewards) {
             (true, _) => mean,

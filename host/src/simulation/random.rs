@@ -5,7 +5,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 /// What a generator is used for.
 #[derive(Clone, Copy)]
-pub(super) enum Use {
+pub(crate) enum Use {
     /// θ* and who is corrupted.
     World,
     /// An agent's decision sets and rewards. It is asked for the same numbers whatever the agent chooses, so that runs
@@ -22,7 +22,7 @@ pub(super) enum Use {
 }
 
 /// The generator of one use. Its state is a hash, so that no two of them have anything in common.
-pub(super) fn generator(seed: u64, purpose: Use, number: u64) -> Pcg64 {
+pub(crate) fn generator(seed: u64, purpose: Use, number: u64) -> Pcg64 {
     let mut hash = blake3::Hasher::new();
     hash.update(b"fedbandit simulation").update(&seed.to_le_bytes());
     hash.update(&[purpose as u8]).update(&number.to_le_bytes());
@@ -30,11 +30,11 @@ pub(super) fn generator(seed: u64, purpose: Use, number: u64) -> Pcg64 {
 }
 
 /// Uniform in [0, 1).
-pub(super) fn uniform(rng: &mut impl Rng) -> f64 {
+pub(crate) fn uniform(rng: &mut impl Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 * f64::EPSILON / 2.0
 }
 
 /// Uniform below a bound, up to 2⁻³².
-pub(super) fn below(bound: usize, rng: &mut impl Rng) -> usize {
+pub(crate) fn below(bound: usize, rng: &mut impl Rng) -> usize {
     ((u128::from(rng.next_u64()) * bound as u128) >> 64) as usize
 }

@@ -16,7 +16,7 @@ const EPSILON: f64 = 1e-3;
 
 impl Config {
     /// The rule on streams of single agents.
-    pub(super) fn rule(&self, seed: u64) -> Result<Box<dyn Rule + Send>, ConfigError> {
+    pub(crate) fn rule(&self, seed: u64) -> Result<Box<dyn Rule + Send>, ConfigError> {
         let rule = self.rule_on_units()?;
         Ok(match self.groups(seed)? {
             Some(groups) => Box::new(OfMeans { groups, rule }),
@@ -25,7 +25,7 @@ impl Config {
     }
 
     /// The rule on streams of units: of groups, where there are groups.
-    pub(super) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
+    pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
         let f = corrupted(self.design_corruption(), self.agents);
         let schedule = self.schedule()?;
         Ok(match self.aggregator {
@@ -41,7 +41,7 @@ impl Config {
     }
 
     /// The groups of a median of means, drawn before the first message.
-    pub(super) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
+    pub(crate) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
         if self.aggregator != AggregatorName::MedianOfMeans {
             return Ok(None);
         }
@@ -95,7 +95,7 @@ impl Config {
     }
 
     /// How private streams are made.
-    pub(super) fn plan(&self, seed: u64) -> Result<Option<Plan>, ConfigError> {
+    pub(crate) fn plan(&self, seed: u64) -> Result<Option<Plan>, ConfigError> {
         let Some(privacy) = self.privacy else { return Ok(None) };
         let plan = Plan::new(&self.setting()?, privacy.0, self.mechanism, seed);
         plan.map(Some).map_err(|error| ConfigError::new("privacy", error))

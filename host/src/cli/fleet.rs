@@ -1,0 +1,90 @@
+//! The directory of a run: its registry, its secrets and its store.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use fedbandit::service::identity::Master;
+use fedbandit::service::setup::Registry;
+use fedbandit_core::wire::Identity;
+
+use super::{Failure, write_file};
+
+/// A run's directory:
+///
+/// - `registry.json`: who is enrolled,
+/// - `master.key`: the secret that all keys follow from; only its owner can read it,
+/// - `devices/agent-N.blob`: what is flashed beside device N's firmware; only its owner can read it,
+/// - `run.redb`: the store.
+pub(super) struct Directory(pub(super) PathBuf);
+
+impl Directory {
+    pub(super) fn store(&self) -> PathBuf {
+        self.0.join("run.redb")
+    }
+
+    pub(super) fn blob(&self, agent: u32) -> PathBuf {
+        self.0.join("devices").join(format!("agent-{agent}.blob"))
+    }
+
+    /// Who is enrolled; none if nobody ever was.
+    pub(super) fn registry(&self) -> Result<Option<Registry>, Failure> {
+        let file = self.0.join("registry.json");
+        match fs::read(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Failure::from(error).about(file.display())),
+            Ok(text) => {
+                let registry =
+                    serde_json::from_slice(&text).map_err(|error| Failure::data(error).about(file.display()))?;
+                Ok(Some(registry))
+            }
+        }
+    }
+
+    /// The same, where somebody must be enrolled.
+    pub(super) fn expect_registry(&self) -> Result<Registry, Failure> {
+        let missing =
+            || Failure::Config(format!("{}: no device is enrolled; see fedbandit enroll --help", self.0.display()));
+        self.registry()?.ok_or_else(missing)
+    }
+
+    pub(super) fn write_registry(&self, registry: &Registry) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(registry).map_err(io::Error::from)?;
+        write_file(&self.0.join("registry.json"), &text)
+    }
+
+    /// The master secret, drawn if there is none.
+    pub(super) fn master(&self) -> Result<Master, Failure> {
+        let file = self.0.join("master.key");
+        match fs::read(&file) {
+            Ok(bytes) => {
+                Master::from_bytes(&bytes).ok_or_else(|| Failure::Data(format!("{}: not 32 bytes", file.display())))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
+                write_secret(&file, master.as_bytes())?;
+                Ok(master)
+            }
+            Err(error) => Err(Failure::from(error).about(file.display())),
+        }
+    }
+}
+
+/// Writes a file that only its owner can read.
+pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let about = |error: io::Error| Failure::from(error).about(file.display());
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory).map_err(about)?;
+    }
+    let mut secret =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file).map_err(about)?;
+    secret.write_all(bytes).and_then(|()| secret.sync_all()).map_err(about)
+}
+
+/// Reads a device's identity.
+pub(super) fn read_blob(file: &Path) -> Result<Identity, Failure> {
+    let bytes = fs::read(file).map_err(|error| Failure::from(error).about(file.display()))?;
+    let identity = bytes.as_slice().try_into().ok().and_then(Identity::from_blob);
+    identity.ok_or_else(|| Failure::Data(format!("{}: no identity", file.display())))
+}

@@ -1,0 +1,155 @@
+//! `fedbandit serve` and `status`: the controller of real devices.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fedbandit::service::redb::File;
+use fedbandit::service::setup::{StartError, Timing, start};
+use fedbandit::service::store::Store;
+use fedbandit::service::tcp::{self, MAX_DIMENSION, ServeError};
+use fedbandit::service::{Service, Status};
+use fedbandit::simulation::{Attack, Config};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::fleet::Directory;
+use super::http;
+use super::options::{Experiment, parse, set};
+use super::{EXIT_CODES, Failure, print, write};
+
+const HELP: &str = "\
+The configuration is a TOML file:
+  dir = \"fleet\"                 what fedbandit enroll made
+  listen = \"127.0.0.1:7700\"     where devices connect (TCP, frames stuffed by COBS)
+  http = \"127.0.0.1:7780\"       status, metrics and health
+  deadline = 60                 seconds that an episode may last
+  window = 4                    episodes for which a late summary is taken
+and how to learn, in the words of fedbandit simulate:
+  steps, episode-len, first-episode, rewards, theta-norm, aggregator, design-corruption, admission, schedule, privacy,
+  mechanism, noise-bound, delta, sigma
+
+An episode ends at its deadline, or as soon as all devices have reported; with privacy at its deadline only. What was
+acknowledged is on disk. After a crash, start it again: it goes on where it was.";
+
+/// The controller as a service that devices talk to.
+#[derive(clap::Args)]
+#[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
+pub(super) struct Args {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+struct Settings {
+    directory: Directory,
+    listen: SocketAddr,
+    http: SocketAddr,
+    timing: Timing,
+    learning: Config,
+}
+
+/// Keys of `simulate` that are about a simulated world.
+const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
+
+impl Args {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let settings = self.settings()?;
+        let registry = settings.directory.expect_registry()?;
+        if usize::from(registry.dimension) > MAX_DIMENSION {
+            return Err(Failure::Config(format!("a service takes dimensions up to {MAX_DIMENSION}")));
+        }
+        let master = settings.directory.master()?;
+        let path = settings.directory.store();
+        let failed = |error: StartError| match error {
+            StartError::Store(error) => Failure::Io(format!("{}: {error}", path.display())),
+            other => Failure::Config(format!("{}: {other}", path.display())),
+        };
+        let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
+        let service = start(&mut store, &settings.learning, &registry, &master, settings.timing, 0).map_err(failed)?;
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(listen(&settings, service, Box::new(store)))
+    }
+
+    fn settings(&self) -> Result<Settings, Failure> {
+        let file = &self.config;
+        let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
+        let mut table = parse(file, &text)?;
+        let invalid = |key: &str, reason: &str| Failure::Config(format!("{}: {key}: {reason}", file.display()));
+        let mut take = |key: &str| table.remove(key);
+        let (dir, listen, http) = (take("dir"), take("listen"), take("http"));
+        let (deadline, window) = (take("deadline"), take("window"));
+        let address = |key: &str, value: Option<toml::Value>, default: &str| {
+            let text = value.as_ref().map_or(Some(default), |value| value.as_str());
+            let address = text.and_then(|text| text.parse::<SocketAddr>().ok());
+            address.ok_or_else(|| invalid(key, "an address and a port, as 127.0.0.1:7700"))
+        };
+        let number = |key: &str, value: Option<toml::Value>, default: i64| {
+            let number = value.as_ref().map_or(Some(default), |value| value.as_integer());
+            number.and_then(|number| u32::try_from(number).ok()).ok_or_else(|| invalid(key, "a whole number"))
+        };
+        let dir = dir
+            .as_ref()
+            .and_then(|dir| dir.as_str())
+            .ok_or_else(|| invalid("dir", "the run's directory is missing"))?;
+        let deadline = number("deadline", deadline, 60)?;
+        if deadline == 0 {
+            return Err(invalid("deadline", "at least one second"));
+        }
+        let mut experiment = Experiment::new();
+        for (key, value) in &table {
+            if SIMULATED.contains(&key.as_str()) {
+                return Err(invalid(key, "it is about a simulated world, or follows from who is enrolled"));
+            }
+            set(file, &text, &mut experiment, key, value)?;
+        }
+        let aggregator = match (table.contains_key("aggregator"), experiment.aggregators[..].first()) {
+            (true, Some(aggregator)) => *aggregator,
+            _ => experiment.config.aggregator,
+        };
+        // A path in the file is meant from where the file is.
+        let directory = file.parent().map_or_else(|| PathBuf::from(dir), |parent| parent.join(dir));
+        Ok(Settings {
+            directory: Directory(directory),
+            listen: address("listen", listen, "127.0.0.1:7700")?,
+            http: address("http", http, "127.0.0.1:7780")?,
+            timing: Timing { patience: u64::from(deadline) * 1000, window: number("window", window, 4)? },
+            learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
+        })
+    }
+}
+
+async fn listen(settings: &Settings, service: Service, store: Box<dyn Store + Send>) -> Result<(), Failure> {
+    let bind = |address: SocketAddr| async move {
+        TcpListener::bind(address).await.map_err(|error| Failure::from(error).about(address))
+    };
+    let (devices, pages) = (bind(settings.listen).await?, bind(settings.http).await?);
+    let (listening, showing) = (devices.local_addr()?, pages.local_addr()?);
+    write(&format!("devices: tcp://{listening}\nstatus:  http://{showing}"))?;
+    let (sender, receiver) = watch::channel(service.status(0));
+    tokio::spawn(http::serve(pages, receiver));
+    let observe = move |status: Status| drop(sender.send_replace(status));
+    tcp::serve(devices, service, store, observe).await.map_err(|error| match error {
+        ServeError::Rule(error) => Failure::Config(error.to_string()),
+        other => Failure::Io(other.to_string()),
+    })
+}
+
+/// What a running service says of itself.
+#[derive(clap::Args)]
+#[command(after_long_help = EXIT_CODES)]
+pub(super) struct StatusArgs {
+    /// The service's HTTP address.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7780")]
+    http: SocketAddr,
+}
+
+impl StatusArgs {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let body = http::get(self.http, "/status.json", Duration::from_secs(5));
+        let body = body.map_err(|error| Failure::from(error).about(self.http))?;
+        let status: serde_json::Value = serde_json::from_str(&body).map_err(Failure::data)?;
+        print(&status)
+    }
+}

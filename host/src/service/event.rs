@@ -1,0 +1,110 @@
+//! What happened in a run, in order: all that a controller needs to be what it was.
+
+use fedbandit_core::{Model, Rewards, Values, packed_len};
+
+/// An event, and its bytes in the log:
+///
+/// | bytes | summary | release |
+/// |---|---|---|
+/// | 1 | 1 | 2, and with rewards clipped 3 |
+/// | 4 | agent | L |
+/// | 4 | episode | episode |
+/// | 4 | steps | β |
+/// | | U packed, u | θ, Λ packed |
+///
+/// All numbers are little-endian, values are `f32`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A device's summary of an episode was taken. Whether it counts is decided by admission, the same way each time.
+    Summary {
+        /// Its sender.
+        agent: u32,
+        /// The episode that it is of.
+        episode: u32,
+        /// How many steps it is of.
+        steps: u32,
+        /// U packed, then u.
+        values: Vec<f32>,
+    },
+    /// An episode began, and this is its model.
+    Release(Release),
+}
+
+/// A model that was, or is about to be, broadcast.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Release {
+    /// k.
+    pub episode: u32,
+    /// L_k.
+    pub episode_len: u32,
+    /// β_k.
+    pub beta: f32,
+    /// Whether devices clip rewards.
+    pub rewards: Rewards,
+    /// θ_k, then Λ_k packed.
+    pub values: Vec<f32>,
+}
+
+impl Release {
+    /// A controller's model.
+    pub fn of(model: &Model<'_>) -> Self {
+        Self {
+            episode: model.episode,
+            episode_len: model.episode_len,
+            beta: model.beta,
+            rewards: model.rewards,
+            values: model.theta.iter().chain(model.design.iter()).collect(),
+        }
+    }
+
+    /// The model again.
+    pub fn model(&self, dimension: usize) -> Model<'_> {
+        let (theta, design) = self.values.split_at(dimension.min(self.values.len()));
+        Model {
+            episode: self.episode,
+            episode_len: self.episode_len,
+            beta: self.beta,
+            rewards: self.rewards,
+            theta: Values::Native(theta),
+            design: Values::Native(design),
+        }
+    }
+}
+
+const SUMMARY: u8 = 1;
+const RELEASE: u8 = 2;
+const CLIPPED: u8 = 3;
+
+impl Event {
+    /// The event's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (kind, numbers, values) = match self {
+            Self::Summary { agent, episode, steps, values } => (SUMMARY, [*agent, *episode, *steps], values),
+            Self::Release(Release { episode, episode_len, beta, rewards, values }) => {
+                let kind = if *rewards == Rewards::Clipped { CLIPPED } else { RELEASE };
+                (kind, [*episode_len, *episode, beta.to_bits()], values)
+            }
+        };
+        let words = numbers.into_iter().chain(values.iter().map(|value| value.to_bits()));
+        [kind].into_iter().chain(words.flat_map(u32::to_le_bytes)).collect()
+    }
+
+    /// The event of some bytes, for a dimension; none if they are no event of it.
+    pub fn from_bytes(bytes: &[u8], dimension: usize) -> Option<Self> {
+        let (kind, words) = bytes.split_first()?;
+        let (words, []) = words.as_chunks::<4>() else { return None };
+        let (&[a, b, c], values) = words.split_first_chunk::<3>()?;
+        let [a, b, c] = [a, b, c].map(u32::from_le_bytes);
+        if values.len() != packed_len(dimension) + dimension {
+            return None;
+        }
+        let values = values.iter().map(|value| f32::from_le_bytes(*value)).collect();
+        let rewards = match *kind {
+            SUMMARY => return Some(Self::Summary { agent: a, episode: b, steps: c, values }),
+            RELEASE => Rewards::Unbounded,
+            CLIPPED => Rewards::Clipped,
+            _ => return None,
+        };
+        Some(Self::Release(Release { episode: b, episode_len: a, beta: f32::from_bits(c), rewards, values }))
+    }
+}

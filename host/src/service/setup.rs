@@ -1,0 +1,174 @@
+//! From a configuration to a service.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::event::Event;
+use super::identity::Master;
+use super::machine::{Learner, RestoreError, Service};
+use super::store::{Store, StoreError};
+use crate::controller::{Controller, Setting};
+use crate::privacy::{Private, RunKey};
+use crate::simulation::{Config, ConfigError};
+use crate::streams::{AgentId, NoPrivacy};
+
+/// Who is enrolled: what `enroll` and `revoke` write, and what a service reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registry {
+    /// The run's number.
+    pub run: u32,
+    /// D.
+    pub dimension: u8,
+    /// All devices that were ever enrolled, by their number. N of them count, whether they ever send or not.
+    pub devices: Vec<Enrolled>,
+}
+
+/// An enrolled device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Enrolled {
+    /// Its number in the run.
+    pub agent: u32,
+    /// Whether its frames are dropped.
+    pub revoked: bool,
+}
+
+/// How the service treats time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How long an episode may last, in milliseconds.
+    pub patience: u64,
+    /// W, for how many episodes after its own a summary is still taken.
+    pub window: u32,
+}
+
+/// Why a service cannot start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store is of a run with other terms.
+    #[error("the store is of another run: {0}")]
+    Other(String),
+    /// The stored events do not fit.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// There is no entropy for a key.
+    #[error("the system has no entropy: {0}")]
+    Entropy(#[from] getrandom::Error),
+    /// The stored key is none.
+    #[error("the store's key is damaged")]
+    Key,
+    /// An event in the store is none.
+    #[error("event {0} of the store is damaged")]
+    Damaged(u64),
+}
+
+/// The version of what is in a store.
+const SCHEMA: u32 = 1;
+
+/// What a store must agree on with whoever opens it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Terms {
+    schema: u32,
+    run: u32,
+    agents: Vec<u32>,
+    window: u32,
+    config: Config,
+}
+
+impl Terms {
+    /// What differs, for people.
+    fn differences(&self, other: &Self) -> String {
+        let mut differences = Vec::new();
+        let [own, others] =
+            [&self.config, &other.config].map(|config| serde_json::to_value(config).unwrap_or_default());
+        for (key, value) in own.as_object().into_iter().flatten().filter(|(key, value)| others[key.as_str()] != **value)
+        {
+            differences.push(format!("{key} is {value} there, not {}", others[key.as_str()]));
+        }
+        for (name, own, other) in [
+            ("schema", self.schema, other.schema),
+            ("run", self.run, other.run),
+            ("window", self.window, other.window),
+            ("the number of devices", self.agents.len() as u32, other.agents.len() as u32),
+        ] {
+            if own != other {
+                differences.push(format!("{name} is {own} there, not {other}"));
+            }
+        }
+        if differences.is_empty() { "other devices are enrolled".into() } else { differences.join("; ") }
+    }
+}
+
+/// Starts a service on a store, or goes on where it was.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn start(
+    store: &mut dyn Store,
+    config: &Config,
+    registry: &Registry,
+    master: &Master,
+    timing: Timing,
+    now: u64,
+) -> Result<Service, StartError> {
+    let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
+    let config = Config { agents: agents.len(), dim: registry.dimension.into(), ..config.clone() };
+    config.check()?;
+    let terms = Terms { schema: SCHEMA, run: registry.run, agents, window: timing.window, config };
+    agree(store, &terms)?;
+    let learner = learner(store, &terms)?;
+    let mut events = Vec::new();
+    store.replay(&mut |bytes| events.push(Event::from_bytes(bytes, terms.config.dim)))?;
+    if let Some(damaged) = events.iter().position(Option::is_none) {
+        return Err(StartError::Damaged(damaged as u64));
+    }
+    let identity =
+        |device: &Enrolled| (master.identity(registry.run, device.agent, registry.dimension), device.revoked);
+    let identities = registry.devices.iter().map(identity);
+    Ok(Service::restore(registry.run, learner, identities, events.into_iter().flatten(), timing.patience, now)?)
+}
+
+/// Writes the terms into a new store; refuses one with others.
+fn agree(store: &mut dyn Store, terms: &Terms) -> Result<(), StartError> {
+    let Some(stored) = store.value("terms")? else {
+        return Ok(store.set_value("terms", &serde_json::to_vec(terms).unwrap_or_default())?);
+    };
+    let stored: Terms = serde_json::from_slice(&stored).map_err(|error| StartError::Other(error.to_string()))?;
+    if stored == *terms { Ok(()) } else { Err(StartError::Other(stored.differences(terms))) }
+}
+
+fn learner(store: &mut dyn Store, terms: &Terms) -> Result<Learner, StartError> {
+    let Terms { run, agents, config, .. } = terms;
+    let seed = u64::from(*run);
+    let setting = Setting { window: terms.window, ..config.setting()? };
+    let enrolled = agents.iter().copied().map(AgentId);
+    let invalid = |error: crate::controller::SetupError| ConfigError::new("aggregator", error);
+    let Some(plan) = config.plan(seed)? else {
+        let controller = Controller::new(setting, enrolled, config.rule(seed)?, NoPrivacy::new);
+        return Ok(Learner::Plain(controller.map_err(invalid)?));
+    };
+    let (groups, key) = (config.groups(seed)?, run_key(store)?);
+    let controller = Controller::new(setting, enrolled, config.rule_on_units()?, |agents, _| match &groups {
+        Some(groups) => Private::groups(plan, key, agents, groups),
+        None => Private::agents(plan, key, agents),
+    });
+    Ok(Learner::Private(controller.map_err(invalid)?))
+}
+
+/// The key of a private run's noise: drawn once, and stored before it is used.
+fn run_key(store: &mut dyn Store) -> Result<RunKey, StartError> {
+    if let Some(stored) = store.value("run-key")? {
+        return RunKey::from_stored(&stored).map_err(|_| StartError::Key);
+    }
+    let key = RunKey::generate()?;
+    store.set_value("run-key", &*key.to_stored())?;
+    Ok(key)
+}
