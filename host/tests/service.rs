@@ -1,0 +1,363 @@
+//! The service's state machine: what it promises to devices, whatever comes in and whenever it stops.
+
+use std::collections::BTreeMap;
+
+use fedbandit::service::event::Event;
+use fedbandit::service::identity::Master;
+use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
+use fedbandit::service::store::{Memory, Store};
+use fedbandit::service::{Dropped, Link, Service};
+use fedbandit::simulation::{AggregatorName, Config, RewardKind};
+use fedbandit_core::wire::{Identity, Message, NackReason, Summary};
+
+const AGENTS: u32 = 5;
+const PATIENCE: u64 = 1_000;
+
+fn registry() -> Registry {
+    Registry {
+        run: 7,
+        dimension: 2,
+        devices: (1..=AGENTS).map(|agent| Enrolled { agent, revoked: agent == 5 }).collect(),
+    }
+}
+
+fn master() -> Master {
+    Master::from_bytes(&[3; 32]).unwrap()
+}
+
+fn identity(agent: u32) -> Identity {
+    master().identity(7, agent, 2)
+}
+
+fn config() -> Config {
+    Config { steps: 64, episode_len: Some(8), first_episode: Some(8), corrupt: 0.0, ..Config::default() }
+}
+
+fn private() -> Config {
+    Config { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
+}
+
+const TIMING: Timing = Timing { patience: PATIENCE, window: 1 };
+
+/// A service with its store, and what it sent.
+struct Run {
+    store: Memory,
+    service: Service,
+    config: Config,
+}
+
+impl Run {
+    fn new(config: Config) -> Self {
+        Self::on(Memory::default(), config)
+    }
+
+    fn on(mut store: Memory, config: Config) -> Self {
+        let service = start(&mut store, &config, &registry(), &master(), TIMING, 0).unwrap();
+        Self { store, service, config }
+    }
+
+    /// As after a crash: only the store is left.
+    fn restarted(self) -> Self {
+        Self::on(self.store, self.config)
+    }
+
+    fn commit(&mut self) {
+        let events: Vec<_> = self.service.uncommitted().iter().map(Event::to_bytes).collect();
+        self.store.append(&events).unwrap();
+        self.service.committed();
+    }
+
+    fn tick(&mut self, now: u64) {
+        self.commit();
+        self.service.tick(now).unwrap();
+        self.commit();
+    }
+
+    fn say(&mut self, agent: u32, message: &Message<'_>) -> Result<(), Dropped> {
+        let frame = encode(agent, message);
+        self.service.handle(Link(agent.into()), &frame, 0)
+    }
+
+    /// What was sent, by device and in words.
+    fn sent(&mut self) -> Vec<(u64, String)> {
+        let mut sent = Vec::new();
+        while let Some(outgoing) = self.service.poll() {
+            let words = match identity(outgoing.link.0 as u32).decode(&outgoing.frame).unwrap() {
+                Message::Model(model) => format!("model {}", model.episode),
+                Message::Ack { episode } => format!("ack {episode}"),
+                Message::Nack { episode, reason } => format!("nack {episode} {reason:?}"),
+                other => panic!("{other:?} is not for devices"),
+            };
+            sent.push((outgoing.link.0, words));
+        }
+        sent
+    }
+
+    fn events(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.store.replay(&mut |bytes| events.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
+        events
+    }
+}
+
+fn encode(agent: u32, message: &Message<'_>) -> Vec<u8> {
+    let mut frame = [0; 256];
+    let length = identity(agent).encode(message, &mut frame).unwrap();
+    frame[..length].to_vec()
+}
+
+fn hello() -> Message<'static> {
+    Message::Hello { episode: 1, boot: 1 }
+}
+
+fn summary(episode: u32) -> Message<'static> {
+    Message::Summary(Summary { episode, steps: 8, gram: (&[4.0, 0.0, 4.0]).into(), feature_sum: (&[2.0, 1.0]).into() })
+}
+
+#[test]
+fn nothing_is_acknowledged_before_it_is_stored() {
+    let mut run = Run::new(config());
+    run.commit();
+    run.say(1, &summary(1)).unwrap();
+    // The same again, before it is stored: one event.
+    run.say(1, &summary(1)).unwrap();
+    assert_eq!(run.service.uncommitted().len(), 1);
+    assert_eq!(run.sent(), []);
+    run.commit();
+    assert_eq!(run.sent(), [(1, "ack 1".into())]);
+    // And again: it is acknowledged again, and counts once.
+    run.say(1, &summary(1)).unwrap();
+    assert!(run.service.uncommitted().is_empty());
+    assert_eq!(run.sent(), [(1, "ack 1".into())]);
+    assert_eq!(run.events().len(), 2, "the first release and one summary");
+}
+
+#[test]
+fn no_model_is_sent_before_its_release_is_stored() {
+    let mut run = Run::new(config());
+    run.say(1, &hello()).unwrap();
+    assert_eq!(run.sent(), [], "the first release is not stored yet");
+    run.commit();
+    assert_eq!(run.sent(), [(1, "model 1".into())]);
+    run.service.tick(PATIENCE).unwrap();
+    assert_eq!(run.sent(), []);
+    run.commit();
+    assert_eq!(run.sent(), [(1, "model 2".into())]);
+}
+
+#[test]
+fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    for agent in 1..=4 {
+        run.say(agent, &summary(1)).unwrap();
+    }
+    run.tick(PATIENCE - 1);
+    assert_eq!(run.service.status(0).episode, Some(1), "a revoked device counts as missing");
+    run.tick(PATIENCE);
+    assert_eq!((run.service.status(0).episode, run.service.status(0).missing_in_last_episode), (Some(2), Some(1)));
+    // The next deadline counts from then.
+    run.tick(2 * PATIENCE - 1);
+    assert_eq!(run.service.status(0).episode, Some(2));
+    // With all of them there, it need not wait.
+    let mut all = Run::new(config());
+    all.service = {
+        let registry =
+            Registry { devices: (1..=3).map(|agent| Enrolled { agent, revoked: false }).collect(), ..registry() };
+        all.store = Memory::default();
+        start(&mut all.store, &config(), &registry, &master(), TIMING, 0).unwrap()
+    };
+    all.tick(0);
+    (1..=3).for_each(|agent| all.say(agent, &summary(1)).unwrap());
+    all.tick(1);
+    assert_eq!(all.service.status(0).episode, Some(2));
+}
+
+#[test]
+fn with_privacy_the_clock_alone_ends_an_episode() {
+    let registry =
+        Registry { devices: (1..=3).map(|agent| Enrolled { agent, revoked: false }).collect(), ..registry() };
+    let mut run = Run::new(config());
+    run.store = Memory::default();
+    run.service = start(&mut run.store, &private(), &registry, &master(), TIMING, 0).unwrap();
+    run.tick(0);
+    (1..=3).for_each(|agent| run.say(agent, &summary(1)).unwrap());
+    run.tick(PATIENCE - 1);
+    assert_eq!((run.service.status(0).episode, run.service.status(0).missing), (Some(1), 0));
+    run.tick(PATIENCE);
+    assert_eq!(run.service.status(0).episode, Some(2));
+}
+
+#[test]
+fn late_summaries_are_taken_for_a_window() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    run.tick(PATIENCE);
+    run.tick(2 * PATIENCE);
+    run.sent();
+    run.say(1, &summary(2)).unwrap();
+    run.say(2, &summary(1)).unwrap();
+    run.say(3, &summary(4)).unwrap();
+    run.commit();
+    let answers: BTreeMap<u64, String> = run.sent().into_iter().collect();
+    let nack = |episode: u32| format!("nack {episode} {:?}", NackReason::WrongEpisode);
+    assert_eq!(answers, BTreeMap::from([(1, "ack 2".into()), (2, nack(1)), (3, nack(4))]));
+}
+
+#[test]
+fn what_is_not_a_devices_is_dropped_and_counted() {
+    let mut run = Run::new(config());
+    run.commit();
+    let mut damaged = encode(1, &hello());
+    damaged[20] ^= 1;
+    let mut version = encode(1, &hello());
+    version[0] = 9;
+    let stranger = Identity { agent: 99, ..identity(1) };
+    let other_run = Identity { run: 8, ..identity(1) };
+    let mut frame = [0; 64];
+    let mut of = |identity: &Identity| {
+        let length = identity.encode(&hello(), &mut frame).unwrap();
+        frame[..length].to_vec()
+    };
+    let cases = [
+        (vec![1; 10], Dropped::Length),
+        (damaged, Dropped::Tag),
+        (version, Dropped::Version),
+        (of(&stranger), Dropped::Unknown),
+        (of(&other_run), Dropped::Unknown),
+        // Another device's key.
+        (of(&Identity { agent: 2, ..identity(1) }), Dropped::Tag),
+        (of(&identity(5)), Dropped::Revoked),
+        (encode(1, &Message::Ack { episode: 1 }), Dropped::Type),
+    ];
+    let mut counts: BTreeMap<Dropped, u64> = BTreeMap::new();
+    for (frame, reason) in cases {
+        assert_eq!(run.service.handle(Link(1), &frame, 0), Err(reason));
+        *counts.entry(reason).or_default() += 1;
+    }
+    assert_eq!(run.sent(), []);
+    assert!(run.service.uncommitted().is_empty());
+    assert_eq!(run.service.status(0).dropped, counts);
+    assert_eq!(run.service.status(0).connected, 1, "of these only the ack came with a right tag");
+    // Another dimension is a device's honest mistake, and answered.
+    let wide = Identity { dimension: 3, ..identity(1) };
+    let message =
+        Message::Summary(Summary { episode: 1, steps: 1, gram: (&[0.0; 6]).into(), feature_sum: (&[0.0; 3]).into() });
+    let mut frame = [0; 128];
+    let length = wide.encode(&message, &mut frame).unwrap();
+    run.service.handle(Link(1), &frame[..length], 0).unwrap();
+    assert_eq!(run.sent(), [(1, format!("nack 1 {:?}", NackReason::WrongDimension))]);
+}
+
+/// The frames of a device: whatever is wrong with them, no panic.
+#[test]
+fn hostile_frames_do_no_harm() {
+    use proptest::prelude::*;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let values = proptest::collection::vec(proptest::num::f32::ANY, 5);
+    let strategy = (0..7_u32, any::<u32>(), values, proptest::collection::vec(any::<u8>(), 0..80));
+    let run = std::cell::RefCell::new(Run::new(config()));
+    runner
+        .run(&strategy, |(agent, episode, values, noise)| {
+            let mut run = run.borrow_mut();
+            let episode = if episode % 2 == 0 { episode % 10 } else { episode };
+            let summary =
+                Summary { episode, steps: episode, gram: values[..3].into(), feature_sum: values[3..].into() };
+            let _ = run.say(agent, &Message::Summary(summary));
+            let _ = run.service.handle(Link(agent.into()), &noise, 0);
+            run.tick(u64::from(agent) * 300);
+            run.sent();
+            Ok(())
+        })
+        .unwrap();
+    let run = run.into_inner();
+    assert!(run.service.status(0).faults.values().sum::<u64>() > 0);
+}
+
+/// Cut off after every event and started again, a run is what it would have been: the same models, the same answers.
+#[test]
+fn a_restart_at_any_time_changes_nothing() {
+    for config in [config(), private(), Config { aggregator: AggregatorName::MedianOfMeans, ..config() }] {
+        let play = |mut run: Run, restarts: bool| {
+            run.tick(0);
+            for episode in 1..=8 {
+                for agent in 1..=4 {
+                    let x = f32::from(agent as u8) + episode as f32 / 8.0;
+                    let (gram, feature_sum) = ([4.0, x / 8.0, 3.0], [x / 4.0, 1.0 - x / 8.0]);
+                    let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
+                    let message = Message::Summary(Summary { episode, steps: 8, gram, feature_sum });
+                    run.say(agent, &message).unwrap();
+                    run.commit();
+                    if restarts {
+                        run = run.restarted();
+                        // What is not acknowledged comes again, and what is, too.
+                        run.say(agent, &message).unwrap();
+                        assert!(run.service.uncommitted().is_empty(), "it is there");
+                    }
+                }
+                // The clock of a restarted service begins anew.
+                run.tick(if restarts { PATIENCE } else { u64::from(episode) * PATIENCE });
+                if restarts {
+                    run = run.restarted();
+                    run.commit();
+                }
+            }
+            run
+        };
+        let key = {
+            // Private runs have a key of their own; give both the same.
+            let mut store = Memory::default();
+            start(&mut store, &config, &registry(), &master(), TIMING, 0).unwrap();
+            store
+        };
+        let straight = play(Run::on(key.clone(), config.clone()), false);
+        let broken = play(Run::on(key, config.clone()), true);
+        assert_eq!(straight.events(), broken.events());
+        let releases = straight.events().into_iter().filter(|event| matches!(event, Event::Release(_))).count();
+        assert_eq!(releases, 8);
+        assert_eq!(straight.service.learner().counts().faults, broken.service.learner().counts().faults);
+    }
+}
+
+#[test]
+fn a_store_of_another_run_is_refused() {
+    let mut store = Memory::default();
+    start(&mut store, &config(), &registry(), &master(), TIMING, 0).unwrap();
+    let mut refuses = |config: Config, registry: Registry, timing: Timing, sentence: &str| {
+        let error = start(&mut store, &config, &registry, &master(), timing, 0).err().unwrap();
+        assert!(matches!(error, StartError::Other(_)), "{error}");
+        assert!(error.to_string().contains(sentence), "{error} lacks {sentence}");
+    };
+    let longer = Config { episode_len: Some(16), ..config() };
+    refuses(longer, registry(), TIMING, "episode-len is 8 there, not 16");
+    refuses(private(), registry(), TIMING, "privacy is null there, not \"8,0.000001\"");
+    refuses(config(), Registry { dimension: 3, ..registry() }, TIMING, "dim is 2 there, not 3");
+    refuses(config(), Registry { run: 8, ..registry() }, TIMING, "run is 7 there, not 8");
+    refuses(config(), registry(), Timing { window: 2, ..TIMING }, "window is 1 there, not 2");
+    let mut others = registry();
+    others.devices[0].agent = 77;
+    refuses(config(), others, TIMING, "other devices are enrolled");
+    let mut fewer = registry();
+    fewer.devices.pop();
+    refuses(config(), fewer, TIMING, "agents is 5 there, not 4");
+    // A revocation is no other run.
+    let mut revoked = registry();
+    revoked.devices[0].revoked = true;
+    start(&mut store, &config(), &revoked, &master(), TIMING, 0).unwrap();
+    // Damage is told apart.
+    store.append(&[vec![1, 2, 3]]).unwrap();
+    let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
+    assert_eq!(error.to_string(), "event 0 of the store is damaged");
+}
+
+/// A key tells nothing about others, and all follow from the master. The bytes are those of a separate calculation.
+#[test]
+fn keys_follow_from_the_master() {
+    let keys: Vec<[u8; 32]> = (1..4).map(|agent| identity(agent).key).collect();
+    assert!(keys[0] != keys[1] && keys[1] != keys[2]);
+    assert_ne!(identity(1).key, master().identity(8, 1, 2).key);
+    let hex: String = keys[0].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, KEY_OF_AGENT_1);
+}
+
+const KEY_OF_AGENT_1: &str = "f5b54985732debe3d2215098d65616c521842a070491f6f9e7e438b62d560075";
