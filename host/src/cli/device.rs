@@ -1,7 +1,6 @@
 //! `fedbandit device`: virtual devices against a real controller.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fedbandit::service::edge::{Edge, Life, edge};
@@ -66,17 +65,12 @@ impl Args {
             let device = edge(identity, &config, self.seed).map_err(|error| Failure::Usage(format!("--{error}")))?;
             devices.push(device);
         }
-        let lives = Arc::new(Mutex::new(vec![Life::default(); devices.len()]));
+        let lifetime = Lifetime { episodes: self.episodes, patience: self.patience, ..Lifetime::endless() };
         let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(async {
-            let mut tasks = tokio::task::JoinSet::new();
-            for (index, device) in devices.into_iter().enumerate() {
-                let (address, lives) = (address.clone(), Arc::clone(&lives));
-                tasks.spawn(live(device, address, self.episodes, self.patience, lives, index));
-            }
-            tasks.join_all().await;
+        let lives: Vec<Life> = runtime.block_on(async {
+            let lives = devices.into_iter().map(|device| live(device, address.clone(), lifetime));
+            lives.collect::<tokio::task::JoinSet<_>>().join_all().await
         });
-        let lives = lives.lock().map_err(|_| Failure::Io("a device panicked".into()))?;
         let mean = |value: fn(&Life) -> f64| lives.iter().map(value).sum::<f64>() / lives.len() as f64;
         print(&serde_json::json!({
             "devices": lives.len(),
@@ -88,35 +82,49 @@ impl Args {
     }
 }
 
+/// How long a device lives, and how fast.
+#[derive(Clone, Copy)]
+pub(super) struct Lifetime {
+    /// The episodes after which it ends.
+    pub(super) episodes: u32,
+    /// How long it waits for a new model before it goes on with the last, in milliseconds.
+    pub(super) patience: u64,
+    /// How long it rests after an episode.
+    pub(super) pace: Duration,
+}
+
+impl Lifetime {
+    pub(super) const fn endless() -> Self {
+        Self { episodes: u32::MAX, patience: 5_000, pace: Duration::ZERO }
+    }
+}
+
 /// Between two looks at the clock.
 const PULSE: Duration = Duration::from_millis(5);
 /// Before connecting again.
 const RECONNECT: Duration = Duration::from_millis(200);
+/// How long a device waits at the end of its life for acknowledgements that are still missing.
+const FAREWELL: Duration = Duration::from_secs(2);
 
-/// One device, until it has lived through its episodes and all its summaries had time to be acknowledged.
-async fn live(
-    mut device: Box<dyn Edge>,
-    address: String,
-    episodes: u32,
-    patience: u64,
-    lives: Arc<Mutex<Vec<Life>>>,
-    index: usize,
-) {
+/// One device, until its life is over, whatever happens to its connection.
+pub(super) async fn live(mut device: Box<dyn Edge>, address: String, lifetime: Lifetime) -> Life {
     let start = Instant::now();
-    let mut over: Option<Instant> = None;
+    let mut rested = start;
+    let mut old: Option<Instant> = None;
     loop {
         if let Ok(stream) = TcpStream::connect(&address).await {
             let _ = stream.set_nodelay(true);
-            let _ = connected(&mut *device, stream, start, episodes, patience, &mut over).await;
+            let _ = connected(&mut *device, stream, start, lifetime, &mut rested, &mut old).await;
         }
-        if let Ok(mut lives) = lives.lock() {
-            lives[index] = device.life();
-        }
-        if over.is_some_and(|over| over.elapsed() > Duration::from_secs(2)) {
-            return;
+        if is_over(&*device, lifetime, old) {
+            return device.life();
         }
         tokio::time::sleep(RECONNECT).await;
     }
+}
+
+fn is_over(device: &dyn Edge, lifetime: Lifetime, old: Option<Instant>) -> bool {
+    old.is_some_and(|old| old.elapsed() > FAREWELL || device.life().acknowledged >= lifetime.episodes)
 }
 
 /// One connection, until it breaks or the device's life is over.
@@ -124,9 +132,9 @@ async fn connected(
     device: &mut dyn Edge,
     stream: TcpStream,
     start: Instant,
-    episodes: u32,
-    patience: u64,
-    over: &mut Option<Instant>,
+    lifetime: Lifetime,
+    rested: &mut Instant,
+    old: &mut Option<Instant>,
 ) -> std::io::Result<()> {
     const FRAME: usize = max_frame_len(64);
     let (mut reader, mut writer) = stream.into_split();
@@ -134,13 +142,19 @@ async fn connected(
     let (mut buffer, mut frame) = ([0; 1024], vec![0; FRAME]);
     loop {
         let now = start.elapsed().as_millis() as u64;
-        if device.life().episodes < episodes {
-            device.live(now, patience);
-        } else if over.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(2)
-            || device.life().acknowledged >= episodes
-        {
-            *over = Some(Instant::now() - Duration::from_secs(3));
-            return Ok(());
+        let episodes = device.life().episodes;
+        if episodes < lifetime.episodes {
+            if rested.elapsed() >= lifetime.pace {
+                device.live(now, lifetime.patience);
+            }
+            if device.life().episodes > episodes {
+                *rested = Instant::now();
+            }
+        } else {
+            old.get_or_insert_with(Instant::now);
+            if is_over(device, lifetime, *old) {
+                return Ok(());
+            }
         }
         while let Some(length) = device.poll(now, &mut frame) {
             let bytes: Vec<u8> = cobs::encode(&frame[..length]).collect();

@@ -7,21 +7,37 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
 use axum::{Json, Router};
 use fedbandit::service::Status;
 use tokio::net::TcpListener;
 use tokio::sync::watch::Receiver;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::WatchStream;
 
 /// Answers until the process ends.
 pub(super) async fn serve(listener: TcpListener, status: Receiver<Status>) {
     let router = Router::new()
+        .route("/", route(page))
+        .route("/events", route(events))
         .route("/healthz", route(health))
         .route("/metrics", route(metrics))
         .route("/status.json", route(status_json))
         .with_state(status);
     let _ = axum::serve(listener, router).await;
+}
+
+/// The page: all that it needs is in it, and what it shows comes from [`events`].
+async fn page() -> Html<&'static str> {
+    Html(include_str!("page.html"))
+}
+
+/// The status, and each new one.
+async fn events(State(status): State<Receiver<Status>>) -> impl IntoResponse {
+    let event = |status: Status| Event::default().json_data(status);
+    Sse::new(WatchStream::new(status).map(event)).keep_alive(KeepAlive::default())
 }
 
 /// Healthy as long as the service's thread is there to change the status.

@@ -2,18 +2,21 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fedbandit::service::edge::edge;
+use fedbandit::service::identity::Master;
 use fedbandit::service::redb::File;
-use fedbandit::service::setup::{StartError, Timing, start};
-use fedbandit::service::store::Store;
+use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
+use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::tcp::{self, MAX_DIMENSION, ServeError};
 use fedbandit::service::{Service, Status};
 use fedbandit::simulation::{Attack, Config};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::device::{self, Lifetime};
 use super::fleet::Directory;
 use super::http;
 use super::options::{Experiment, parse, set};
@@ -38,8 +41,14 @@ acknowledged is on disk. After a crash, start it again: it goes on where it was.
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
     /// The configuration.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "demo")]
+    config: Option<PathBuf>,
+    /// Show what it is: a controller, 50 virtual devices, 15 of which lie, and a page to watch them learn.
+    #[arg(long, conflicts_with = "config")]
+    demo: bool,
+    /// With --demo: where the page is.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7780", requires = "demo")]
+    http: SocketAddr,
 }
 
 struct Settings {
@@ -55,7 +64,8 @@ const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", 
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let settings = self.settings()?;
+        let Some(file) = &self.config else { return demonstrate(self.http) };
+        let settings = settings(file)?;
         let registry = settings.directory.expect_registry()?;
         if usize::from(registry.dimension) > MAX_DIMENSION {
             return Err(Failure::Config(format!("a service takes dimensions up to {MAX_DIMENSION}")));
@@ -69,64 +79,106 @@ impl Args {
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
         let service = start(&mut store, &settings.learning, &registry, &master, settings.timing, 0).map_err(failed)?;
         let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(listen(&settings, service, Box::new(store)))
-    }
-
-    fn settings(&self) -> Result<Settings, Failure> {
-        let file = &self.config;
-        let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-        let mut table = parse(file, &text)?;
-        let invalid = |key: &str, reason: &str| Failure::Config(format!("{}: {key}: {reason}", file.display()));
-        let mut take = |key: &str| table.remove(key);
-        let (dir, listen, http) = (take("dir"), take("listen"), take("http"));
-        let (deadline, window) = (take("deadline"), take("window"));
-        let address = |key: &str, value: Option<toml::Value>, default: &str| {
-            let text = value.as_ref().map_or(Some(default), |value| value.as_str());
-            let address = text.and_then(|text| text.parse::<SocketAddr>().ok());
-            address.ok_or_else(|| invalid(key, "an address and a port, as 127.0.0.1:7700"))
-        };
-        let number = |key: &str, value: Option<toml::Value>, default: i64| {
-            let number = value.as_ref().map_or(Some(default), |value| value.as_integer());
-            number.and_then(|number| u32::try_from(number).ok()).ok_or_else(|| invalid(key, "a whole number"))
-        };
-        let dir = dir
-            .as_ref()
-            .and_then(|dir| dir.as_str())
-            .ok_or_else(|| invalid("dir", "the run's directory is missing"))?;
-        let deadline = number("deadline", deadline, 60)?;
-        if deadline == 0 {
-            return Err(invalid("deadline", "at least one second"));
-        }
-        let mut experiment = Experiment::new();
-        for (key, value) in &table {
-            if SIMULATED.contains(&key.as_str()) {
-                return Err(invalid(key, "it is about a simulated world, or follows from who is enrolled"));
-            }
-            set(file, &text, &mut experiment, key, value)?;
-        }
-        let aggregator = match (table.contains_key("aggregator"), experiment.aggregators[..].first()) {
-            (true, Some(aggregator)) => *aggregator,
-            _ => experiment.config.aggregator,
-        };
-        // A path in the file is meant from where the file is.
-        let directory = file.parent().map_or_else(|| PathBuf::from(dir), |parent| parent.join(dir));
-        Ok(Settings {
-            directory: Directory(directory),
-            listen: address("listen", listen, "127.0.0.1:7700")?,
-            http: address("http", http, "127.0.0.1:7780")?,
-            timing: Timing { patience: u64::from(deadline) * 1000, window: number("window", window, 4)? },
-            learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
-        })
+        runtime.block_on(listen(settings.listen, settings.http, service, Box::new(store), |_| {}))
     }
 }
 
-async fn listen(settings: &Settings, service: Service, store: Box<dyn Store + Send>) -> Result<(), Failure> {
+/// Reads the configuration.
+fn settings(file: &Path) -> Result<Settings, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
+    let mut table = parse(file, &text)?;
+    let invalid = |key: &str, reason: &str| Failure::Config(format!("{}: {key}: {reason}", file.display()));
+    let mut take = |key: &str| table.remove(key);
+    let (dir, listen, http) = (take("dir"), take("listen"), take("http"));
+    let (deadline, window) = (take("deadline"), take("window"));
+    let address = |key: &str, value: Option<toml::Value>, default: &str| {
+        let text = value.as_ref().map_or(Some(default), |value| value.as_str());
+        let address = text.and_then(|text| text.parse::<SocketAddr>().ok());
+        address.ok_or_else(|| invalid(key, "an address and a port, as 127.0.0.1:7700"))
+    };
+    let number = |key: &str, value: Option<toml::Value>, default: i64| {
+        let number = value.as_ref().map_or(Some(default), |value| value.as_integer());
+        number.and_then(|number| u32::try_from(number).ok()).ok_or_else(|| invalid(key, "a whole number"))
+    };
+    let dir =
+        dir.as_ref().and_then(|dir| dir.as_str()).ok_or_else(|| invalid("dir", "the run's directory is missing"))?;
+    let deadline = number("deadline", deadline, 60)?;
+    if deadline == 0 {
+        return Err(invalid("deadline", "at least one second"));
+    }
+    let mut experiment = Experiment::new();
+    for (key, value) in &table {
+        if SIMULATED.contains(&key.as_str()) {
+            return Err(invalid(key, "it is about a simulated world, or follows from who is enrolled"));
+        }
+        set(file, &text, &mut experiment, key, value)?;
+    }
+    let aggregator = match (table.contains_key("aggregator"), experiment.aggregators[..].first()) {
+        (true, Some(aggregator)) => *aggregator,
+        _ => experiment.config.aggregator,
+    };
+    // A path in the file is meant from where the file is.
+    let directory = file.parent().map_or_else(|| PathBuf::from(dir), |parent| parent.join(dir));
+    Ok(Settings {
+        directory: Directory(directory),
+        listen: address("listen", listen, "127.0.0.1:7700")?,
+        http: address("http", http, "127.0.0.1:7780")?,
+        timing: Timing { patience: u64::from(deadline) * 1000, window: number("window", window, 4)? },
+        learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
+    })
+}
+
+/// The demonstration's devices, and how many of them lie.
+const DEVICES: u32 = 50;
+const LIARS: u32 = 15;
+/// Between two episodes of a virtual device.
+const PACE: Duration = Duration::from_millis(700);
+
+/// A controller in memory and its virtual devices, in one process.
+fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
+    let config = Config { steps: 64 * 400, attack: Attack::None, corrupt: 0.0, ..Config::default() };
+    let devices = (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false }).collect();
+    let registry = Registry { run: 1, dimension: config.dim as u8, devices };
+    let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
+    let mut store = Memory::default();
+    let timing = Timing { patience: 10_000, window: 4 };
+    let service = start(&mut store, &config, &registry, &master, timing, 0);
+    let service = service.map_err(|error| Failure::Config(error.to_string()))?;
+    let mut edges = Vec::new();
+    for agent in 1..=DEVICES {
+        let attack = if agent > DEVICES - LIARS { Attack::SignFlip } else { Attack::None };
+        let identity = master.identity(registry.run, agent, registry.dimension);
+        let device = edge(identity, &Config { attack, ..config.clone() }, 1);
+        edges.push(device.map_err(|error| Failure::Config(error.to_string()))?);
+    }
+    write(&format!(
+        "{DEVICES} virtual devices, of which {} to {DEVICES} lie: open the status page",
+        DEVICES - LIARS + 1
+    ))?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    runtime.block_on(listen(any, page, service, Box::new(store), |address| {
+        for device in edges {
+            tokio::spawn(device::live(device, address.to_string(), Lifetime { pace: PACE, ..Lifetime::endless() }));
+        }
+    }))
+}
+
+/// Binds, says where, and serves until the end; `listening_at` is told where devices connect.
+async fn listen(
+    listen: SocketAddr,
+    http: SocketAddr,
+    service: Service,
+    store: Box<dyn Store + Send>,
+    listening_at: impl FnOnce(SocketAddr),
+) -> Result<(), Failure> {
     let bind = |address: SocketAddr| async move {
         TcpListener::bind(address).await.map_err(|error| Failure::from(error).about(address))
     };
-    let (devices, pages) = (bind(settings.listen).await?, bind(settings.http).await?);
+    let (devices, pages) = (bind(listen).await?, bind(http).await?);
     let (listening, showing) = (devices.local_addr()?, pages.local_addr()?);
     write(&format!("devices: tcp://{listening}\nstatus:  http://{showing}"))?;
+    listening_at(listening);
     let (sender, receiver) = watch::channel(service.status(0));
     tokio::spawn(http::serve(pages, receiver));
     let observe = move |status: Status| drop(sender.send_replace(status));

@@ -10,10 +10,11 @@ use serde::Serialize;
 use super::event::{Event, Release};
 use crate::admission::Fault;
 use crate::aggregate::AggregateError;
-use crate::controller::{Closed, Controller, Counts};
+use crate::controller::{Closed, Controller, Counts, Suspicion};
 use crate::privacy::{Private, RunKey};
 use crate::rule::{Estimate, Rule};
 use crate::streams::{AgentId, NoPrivacy};
+use crate::symmetric;
 
 /// A controller with or without privacy.
 #[expect(clippy::large_enum_variant, reason = "there is one of them")]
@@ -70,7 +71,47 @@ impl Learner {
     fn is_private(&self) -> bool {
         matches!(self, Self::Private(_))
     }
+
+    /// The devices that are farthest from the centre, the farthest first; none where streams are private.
+    fn suspicious(&self, most: usize) -> Vec<Suspect> {
+        let Self::Plain(controller) = self else { return Vec::new() };
+        let suspect = |suspicion: Suspicion<AgentId>| Suspect {
+            agent: suspicion.unit.0,
+            // What is infinitely many median radii away is shown as very many.
+            distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),
+        };
+        let mut suspects: Vec<Suspect> = controller.suspicions().map(suspect).collect();
+        suspects.sort_by(|a, b| b.distance.total_cmp(&a.distance));
+        suspects.truncate(most);
+        suspects
+    }
 }
+
+/// A device and how far from the centre its sums are, in median radii.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Suspect {
+    /// Its number.
+    pub agent: u32,
+    /// The larger distance of its two sums.
+    pub distance: f64,
+}
+
+/// How well an episode went, as far as the released sums tell.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quality {
+    /// k, the episode that the next model is for.
+    pub episode: u32,
+    /// β_k.
+    pub beta: f32,
+    /// √(θᵀ(G_k − G_{k−1})θ/L): the root mean square of ⟨x, θ⟩ over the steps of the last episode. It grows as actions
+    /// turn towards θ.
+    pub predicted_reward: f64,
+}
+
+/// How many episodes are remembered for people.
+const HISTORY: usize = 256;
+/// How many suspects are shown.
+const SUSPECTS: usize = 8;
 
 /// A connection, by a number that is used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -135,6 +176,9 @@ pub struct Service {
     /// When the running one ends.
     deadline: u64,
     last_closed: Option<Closed>,
+    /// G_k of the running episode, in the scaled packing.
+    gram: Vec<f64>,
+    history: VecDeque<Quality>,
 }
 
 /// The stored events are not those of this run.
@@ -180,6 +224,8 @@ impl Service {
             patience,
             deadline: now.saturating_add(patience),
             last_closed: None,
+            gram: Vec::new(),
+            history: VecDeque::new(),
         };
         for (number, event) in (0..).zip(events) {
             service.replay(event).map_err(|()| RestoreError::Event(number))?;
@@ -206,7 +252,7 @@ impl Service {
                     return Err(());
                 }
                 // What was sent once is what is sent again.
-                self.release = Some(release);
+                self.publish(release);
             }
         }
         Ok(())
@@ -304,12 +350,30 @@ impl Service {
                     self.send(agent, &Message::Ack { episode });
                 }
                 Event::Release(release) => {
-                    self.release = Some(release);
+                    self.publish(release);
                     let agents: Vec<u32> = self.devices.keys().copied().collect();
                     agents.into_iter().for_each(|agent| self.send_model(agent));
                 }
             }
         }
+    }
+
+    /// A release takes effect.
+    fn publish(&mut self, release: Release) {
+        let gram = &self.learner.estimate().gram.point;
+        let theta: Vec<f64> = release.values.iter().take(self.dimension).copied().map(f64::from).collect();
+        let energy = |gram: &[f64]| {
+            let image = if gram.is_empty() { vec![0.0; theta.len()] } else { symmetric::product(gram, &theta) };
+            image.iter().zip(&theta).map(|(image, theta)| image * theta).sum::<f64>()
+        };
+        let steps = self.release.as_ref().map_or(1, |last| last.episode_len);
+        let predicted_reward = ((energy(gram) - energy(&self.gram)) / f64::from(steps)).max(0.0).sqrt();
+        self.history.push_back(Quality { episode: release.episode, beta: release.beta, predicted_reward });
+        if self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+        self.gram.clone_from(gram);
+        self.release = Some(release);
     }
 
     /// The next frame to send, if any.
@@ -368,6 +432,9 @@ impl Service {
             repaired: self.learner.counts().repaired,
             faults: self.learner.counts().faults.clone(),
             dropped: self.dropped.clone(),
+            private: self.learner.is_private(),
+            suspicious: self.learner.suspicious(SUSPECTS),
+            history: self.history.iter().copied().collect(),
         }
     }
 }
@@ -405,4 +472,10 @@ pub struct Status {
     pub faults: BTreeMap<Fault, u64>,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<Dropped, u64>,
+    /// Whether streams are private.
+    pub private: bool,
+    /// The devices farthest from the centre; nobody where streams are private.
+    pub suspicious: Vec<Suspect>,
+    /// The last episodes.
+    pub history: Vec<Quality>,
 }

@@ -14,4 +14,4 @@ pub mod setup;
 pub mod store;
 pub mod tcp;
 
-pub use machine::{Dropped, Learner, Link, Outgoing, RestoreError, Service, Status};
+pub use machine::{Dropped, Learner, Link, Outgoing, Quality, RestoreError, Service, Status, Suspect};
