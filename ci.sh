@@ -22,7 +22,7 @@ usage() {
   echo "  miri    core under Miri, where a nightly toolchain has it"
   echo
   echo "and by name only:"
-  echo "  bench   the geometric median against a plain read and against its peers; --write replaces docs/benchmarks.md"
+  echo "  bench   the geometric median against a plain read and against its peers, the cost of noise; --write replaces docs/benchmarks.md"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
 
@@ -137,7 +137,13 @@ step_miri() {
   RUSTFLAGS="" cargo +nightly miri test --locked -p fedbandit-core --features libm/force-soft-floats --lib --test lifecycle
 }
 
-step_bench() { setup_host && cargo bench --locked -p fedbandit --bench median -- "$@"; }
+step_bench() {
+  setup_host || return
+  local bench
+  for bench in median noise; do
+    cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
+  done
+}
 
 step_peers() {
   setup_host && cargo build --locked --release -p fedbandit || return

@@ -1,9 +1,10 @@
 //! The controller against a naive statement of Algorithm 1, against hostile messages, and with real agents.
 
+mod naive;
 mod random;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fedbandit::admission::{Fault, Level, SettingError};
@@ -15,6 +16,7 @@ use fedbandit::rule::{Estimate, Evidence, Parameters, Rule, Schedule, Separate, 
 use fedbandit::streams::{AgentId, NoPrivacy, Privatise, Streams};
 use fedbandit::symmetric;
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
+use naive::{IsAgg, KINDS, Kind, Message, Naive, beta, geometric_median, is_mean, is_median, lambda};
 use nalgebra::{DMatrix, DVector};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -22,18 +24,6 @@ use rand_pcg::rand_core::Rng;
 use random::Random;
 
 // --- what the tests share -------------------------------------------------------------------------------------------
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        (self.0.next_u64() % n as u64) as usize
-    }
-
-    fn action(&mut self, dimension: usize) -> DVector<f64> {
-        let x = DVector::from_fn(dimension, |_, _| self.symmetric());
-        let norm = x.norm();
-        if norm > 1.0 { x / norm } else { x }
-    }
-}
 
 /// The geometric median, slowly.
 #[derive(Clone, Debug)]
@@ -54,40 +44,6 @@ fn answer(points: &Points<'_>, point: Vec<f64>) -> Result<Aggregate, AggregateEr
     Ok(Aggregate { point, objective, certified_gap: objective, passes: 1 })
 }
 
-fn geometric_median(points: &[DVector<f64>]) -> DVector<f64> {
-    if let Some(point) = points.iter().find(|point| is_optimal(points, point)) {
-        return point.clone();
-    }
-    // The minimum is at none of the points, and Weiszfeld's iteration finds it from where it is lower than at all of them.
-    let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
-    let lowest = points.iter().min_by(|a, b| g(a).total_cmp(&g(b))).unwrap();
-    let downhill = pull(points, lowest);
-    let mut step = 1.0;
-    while g(&(lowest + &downhill * step)) >= g(lowest) {
-        step /= 2.0;
-    }
-    let mut z = lowest + downhill * step;
-    for _ in 0..5_000 {
-        let weight: f64 = points.iter().map(|point| 1.0 / (point - &z).norm()).sum();
-        let step = pull(points, &z) / weight;
-        z += &step;
-        if step.norm() <= 1e-15 * z.norm() {
-            break;
-        }
-    }
-    z
-}
-
-/// The sum of the unit vectors from z to the points elsewhere: −∂g but for the points at z.
-fn pull(points: &[DVector<f64>], z: &DVector<f64>) -> DVector<f64> {
-    points.iter().filter(|point| *point != z).map(|point| (point - z).normalize()).fold(z * 0.0, |sum, unit| sum + unit)
-}
-
-/// 0 ∈ ∂g(z).
-fn is_optimal(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
-    pull(points, z).norm() <= points.iter().filter(|point| *point == z).count() as f64
-}
-
 /// T steps in episodes of 8, checked as the paper does.
 fn setting(dimension: u8, horizon: u32) -> Setting {
     let episodes = Episodes::new(horizon, 8, 8).unwrap();
@@ -101,14 +57,6 @@ fn agents(n: u32) -> Vec<AgentId> {
 
 fn separate<A: Aggregator + Clone>(aggregator: A) -> impl Rule {
     Separate::new(aggregator.clone(), aggregator, |episode: u32| (lambda(episode), beta(episode)))
-}
-
-fn lambda(episode: u32) -> f64 {
-    0.5 * f64::from(episode).sqrt()
-}
-
-fn beta(episode: u32) -> f64 {
-    0.1 * f64::from(episode)
 }
 
 fn theta(model: &Model<'_>) -> DVector<f64> {
@@ -132,144 +80,7 @@ fn begin<const D: usize>(model: &Model<'_>) -> bool {
     Agent::<D>::new(&prior).unwrap().begin(model).is_ok()
 }
 
-// --- Algorithm 1, naively -------------------------------------------------------------------------------------------
-
-/// What an agent may send, and what is wrong with it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Honest,
-    WrongDimension,
-    NonFinite,
-    Asymmetric,
-    TooLarge,
-    Indefinite,
-    Inconsistent,
-}
-
-const KINDS: [Kind; 7] = [
-    Kind::Honest,
-    Kind::WrongDimension,
-    Kind::NonFinite,
-    Kind::Asymmetric,
-    Kind::TooLarge,
-    Kind::Indefinite,
-    Kind::Inconsistent,
-];
-
-struct Message {
-    kind: Kind,
-    gram: DMatrix<f64>,
-    feature_sum: DVector<f64>,
-}
-
-impl Message {
-    fn new(kind: Kind, dimension: usize, length: u32, random: &mut Random) -> Self {
-        let dimension = if kind == Kind::WrongDimension { dimension + 1 } else { dimension };
-        let (mut gram, mut feature_sum) = (DMatrix::zeros(dimension, dimension), DVector::zeros(dimension));
-        // Lines 6 to 11. A device may have recorded fewer steps than L.
-        for _ in 0..random.below(length as usize + 1) {
-            let (x, r) = (random.action(dimension), random.symmetric());
-            gram += &x * x.transpose();
-            feature_sum += x * r;
-        }
-        let length = f64::from(length);
-        match kind {
-            Kind::Honest | Kind::WrongDimension => {}
-            Kind::NonFinite if random.below(2) == 0 => feature_sum[0] = f64::INFINITY,
-            Kind::NonFinite => gram[(1, 1)] = f64::NAN,
-            Kind::Asymmetric => gram[(0, 1)] += 1e-9,
-            Kind::TooLarge => gram += DMatrix::from_diagonal_element(dimension, dimension, length),
-            Kind::Indefinite => gram -= DMatrix::from_diagonal_element(dimension, dimension, 2.0 * length),
-            Kind::Inconsistent => (gram, feature_sum) = (gram * 0.0, DVector::from_element(dimension, length)),
-        }
-        Self { kind, gram, feature_sum }
-    }
-
-    fn fault(&self, setting: &Setting) -> Option<Fault> {
-        let strict = setting.level == Level::Strict;
-        match self.kind {
-            Kind::WrongDimension => Some(Fault::WrongDimension),
-            Kind::NonFinite => Some(Fault::NonFinite),
-            Kind::Asymmetric => Some(Fault::Asymmetric),
-            Kind::TooLarge if strict => Some(Fault::Norm),
-            Kind::Indefinite if strict => Some(Fault::NotPositiveSemidefinite),
-            Kind::Inconsistent if strict && setting.reward_bound.is_some() => Some(Fault::Inconsistent),
-            _ => None,
-        }
-    }
-}
-
-struct Naive {
-    setting: Setting,
-    k: u32,
-    /// V_i and v_i.
-    sums: Vec<(DMatrix<f64>, DVector<f64>)>,
-    sent: BTreeSet<(usize, u32)>,
-    faults: BTreeMap<Fault, u64>,
-    repaired: u64,
-}
-
-impl Naive {
-    /// Line 1.
-    fn new(setting: Setting, agents: usize) -> Self {
-        let d = setting.dimension.into();
-        let sums = vec![(DMatrix::zeros(d, d), DVector::zeros(d)); agents];
-        Self { setting, k: 1, sums, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }
-    }
-
-    /// Lines 14 to 22 for the message of one agent.
-    fn receive(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
-        let outcome = self.judge(agent, episode, message);
-        match (outcome, agent) {
-            // Line 22.
-            (Ok(()), Some(agent)) => {
-                self.sums[agent].0 += &message.gram;
-                self.sums[agent].1 += &message.feature_sum;
-            }
-            // Lines 16, 17 and 21: it counts as zero.
-            (Err(fault), _) => *self.faults.entry(fault).or_default() += 1,
-            (Ok(()), None) => unreachable!(),
-        }
-        outcome
-    }
-
-    fn judge(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
-        let agent = agent.ok_or(Fault::UnknownAgent)?;
-        if episode == 0 || episode > self.k || episode + self.setting.window < self.k {
-            return Err(Fault::WrongEpisode);
-        }
-        if !self.sent.insert((agent, episode)) {
-            return Err(Fault::Duplicate);
-        }
-        message.fault(&self.setting).map_or(Ok(()), Err)
-    }
-
-    fn missing(&self) -> usize {
-        (0..self.sums.len()).filter(|agent| !self.sent.contains(&(*agent, self.k))).count()
-    }
-
-    /// Line 3, from Agg(V̂) on: Λ_k and θ_k.
-    fn solve(&mut self, gram: DMatrix<f64>, b: &DVector<f64>) -> (DMatrix<f64>, DVector<f64>) {
-        let d = gram.nrows();
-        let design = self.repair(gram + DMatrix::identity(d, d) * lambda(self.k));
-        let theta = design.clone().cholesky().unwrap().inverse() * b;
-        (design, theta)
-    }
-
-    /// Beyond the paper: Λ must have eigenvalues that f32 can work with.
-    fn repair(&mut self, design: DMatrix<f64>) -> DMatrix<f64> {
-        let share = (design.nrows() as f64 + 4.0) / 8_388_608.0;
-        let mut eigen = design.clone().symmetric_eigen();
-        if eigen.eigenvalues.min() > share * design.trace() {
-            return design;
-        }
-        self.repaired += 1;
-        let positive: f64 = eigen.eigenvalues.iter().map(|value| value.max(0.0)).sum();
-        let floor = (lambda(self.k) / 2.0).max(2.0 * share * positive);
-        eigen.eigenvalues.apply(|value| *value = value.max(floor));
-        eigen.recompose()
-    }
-}
+// --- Algorithm 1 ----------------------------------------------------------------------------------------------------
 
 /// Lets a test see what the rule saw.
 struct Watched<R> {
@@ -282,24 +93,6 @@ impl<R: Rule> Rule for Watched<R> {
         *self.seen.borrow_mut() = Some(streams.clone());
         self.rule.estimate(streams, episode)
     }
-}
-
-/// Whether an answer is Agg of the points, which are full matrices or vectors.
-type IsAgg = fn(&[DVector<f64>], &DVector<f64>) -> bool;
-
-fn is_mean(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
-    let mean = points.iter().sum::<DVector<f64>>() / points.len() as f64;
-    (mean - z).norm() <= 1e-13 * spread(points)
-}
-
-/// By its definition: no point has a smaller mean distance.
-fn is_median(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
-    let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
-    g(z) <= g(&geometric_median(points)) + 1e-7 * spread(points)
-}
-
-fn spread(points: &[DVector<f64>]) -> f64 {
-    points.iter().map(|point| point.norm()).sum()
 }
 
 #[derive(Clone, Debug)]

@@ -371,19 +371,21 @@ fn a_warm_start_among_colluders_is_left() {
 
 #[test]
 fn threads_and_registers_change_no_bit() {
-    let (n, p) = (20_000, 36);
-    let mut rng = Pcg64::seed_from_u64(7);
-    let mut values = normals(&mut rng, n * p);
-    values[..n / 3 * p].iter_mut().for_each(|x| *x = 3.0 + *x * 1e-2);
-    let points = Points::new(shuffle(&mut rng, values, p), p).unwrap();
-    let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    for tolerance in TOLERANCES {
-        let expected = bits(&solve(&points, tolerance));
-        for threads in [1, 2] {
-            let (found, plain) = pool(threads)
-                .install(|| (solve(&points, tolerance), GeometricMedian::plain(tolerance).aggregate(&points).unwrap()));
-            assert_eq!(bits(&found), expected, "{threads} threads, {tolerance:?}");
-            assert_eq!(bits(&plain), expected, "{threads} threads, {tolerance:?}, plain");
+    // Large enough for several threads; rows that fill their vectors, and rows that do not.
+    for (n, p) in [(20_000, 36), (5_000, 137)] {
+        let mut rng = Pcg64::seed_from_u64(7);
+        let mut values = normals(&mut rng, n * p);
+        values[..n / 3 * p].iter_mut().for_each(|x| *x = 3.0 + *x * 1e-2);
+        let points = Points::new(shuffle(&mut rng, values, p), p).unwrap();
+        let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        for tolerance in TOLERANCES {
+            let expected = bits(&solve(&points, tolerance));
+            for threads in [1, 2, 3] {
+                let plain = || GeometricMedian::plain(tolerance).aggregate(&points).unwrap();
+                let (found, plain) = pool(threads).install(|| (solve(&points, tolerance), plain()));
+                assert_eq!(bits(&found), expected, "{n} × {p}, {threads} threads, {tolerance:?}");
+                assert_eq!(bits(&plain), expected, "{n} × {p}, {threads} threads, {tolerance:?}, plain");
+            }
         }
     }
 }

@@ -7,7 +7,8 @@ use fedbandit::aggregate::{Points, objective};
 use rstats::VecVec;
 
 use super::cases::Case;
-use super::{Table, cpu, mark, pool, runs, solve};
+use super::record::{Table, mark};
+use super::{cpu, pool, runs, solve};
 
 const CASES: [Case; 7] = [
     Case { name: "far", n: 1000, p: 36 },

@@ -11,6 +11,8 @@ mod median_of_means;
 mod points;
 
 pub use coordinate::{CoordinateMedian, TrimmedMean};
+#[doc(hidden)]
+pub use geometric_median::pass;
 pub use geometric_median::{GeometricMedian, Tolerance, certify};
 pub use krum::{Krum, MultiKrum};
 pub use mean::Mean;

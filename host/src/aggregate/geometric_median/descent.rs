@@ -6,7 +6,7 @@
 use super::super::distance;
 use super::certificate::{Slope, gap, norm};
 use super::memory::{Memory, dot};
-use super::pass::{BLOCK, Pass, Sums, View};
+use super::pass::{Pass, Sums, View};
 use super::{Tolerance, few, middle};
 
 /// Passes before giving up. What is certified until then is reported.
@@ -20,10 +20,6 @@ const LOST: u32 = 6;
 
 /// The first steps may be so many times Weiszfeld's.
 const FIRST_CAP: f64 = 20.0;
-
-/// R of the curvature certificate, in typical distances: large enough to hold the minimum soon, small enough to cost
-/// little of 1/(r + R).
-const REACH: f64 = 0.1;
 
 /// When to stop.
 pub(super) enum Goal {
@@ -53,10 +49,16 @@ pub(super) struct Place {
     /// The shortest subgradient of g.
     gradient: Vec<f64>,
     sums: Sums,
-    /// The nearest row that is not at z, if any, and how many are about as near.
-    nearest: Option<usize>,
-    near: usize,
+    /// Looked for where a step would pass it by.
+    near: Option<Near>,
     enough: bool,
+}
+
+/// The nearest row that is not at z, and how many are about as near.
+#[derive(Clone, Copy)]
+struct Near {
+    row: usize,
+    count: usize,
 }
 
 /// The ways to go on.
@@ -97,11 +99,11 @@ impl Course {
     fn judge(&mut self, here: &Place, there: &Place, way: Move) -> bool {
         let (step, slope) = (difference(&there.z, &here.z), norm(&there.gradient));
         // Several rows about as near are a cluster that seems to hold the minimum: go in, and look at its own scale.
-        let enter = way == Move::Snap && here.near > 1 && self.entries > 0;
+        let enter = way == Move::Snap && here.near.is_some_and(|near| near.count > 1) && self.entries > 0;
         self.entries -= u32::from(enter);
         let down = enter || way == Move::Weiszfeld || dot(&there.gradient, &step) <= 0.0 || slope < 0.7 * self.least;
         match way {
-            Move::Snap => self.tried = here.nearest,
+            Move::Snap => self.tried = here.near.map(|near| near.row),
             Move::Newton { cut } if down && cut => (self.cap, self.trust) = (4.0 * self.cap, 4.0 * self.trust),
             Move::Newton { .. } if !down => self.trust = 0.25 * norm(&step),
             _ => {}
@@ -127,7 +129,7 @@ impl Descent<'_> {
                 (passes, restarted) = (passes + 2, true);
                 continue;
             }
-            let (next, way) = self.next(&here, &course);
+            let (next, way) = self.next(&mut here, &course);
             // Nothing pulls, or nothing that f64 could still follow.
             if next == here.z || !next.iter().all(|z| z.is_finite()) {
                 break;
@@ -161,16 +163,20 @@ impl Descent<'_> {
     }
 
     /// Where to look next, and how we came to it.
-    fn next(&self, here: &Place, course: &Course) -> (Vec<f64>, Move) {
+    fn next(&self, here: &mut Place, course: &Course) -> (Vec<f64>, Move) {
         let weiszfeld = self.view.len() as f64 / here.sums.weight;
         // The quadratic of Weiszfeld has the curvature of Σ I/r_i; on average over all directions, g has (p − 1)/p of it.
         let p = here.z.len() as f64;
         let mut step = self.memory.step(&here.gradient, weiszfeld * p / (p - 1.0));
         let length = norm(&step);
         let most = (course.cap * weiszfeld * norm(&here.gradient)).min(course.trust);
-        if here.nearest != course.tried && self.may_be_minimum(here, length.min(most)) {
-            let row = here.nearest.map_or(&here.z[..], |row| self.view.row(row));
-            return (row.to_vec(), Move::Snap);
+        if here.sums.nearest <= 4.0 * length.min(most) {
+            // A step only gets shorter until the next place, so `radii` are of this one where they are looked at first.
+            here.near = here.near.or_else(|| self.near(here.sums.nearest));
+            let near = here.near.filter(|near| Some(near.row) != course.tried && self.may_be_minimum(here, *near));
+            if let Some(near) = near {
+                return (self.view.row(near.row).to_vec(), Move::Snap);
+            }
         }
         let way = if here.sums.at > 0 || !(dot(&step, &here.gradient) < 0.0) {
             step = here.gradient.iter().map(|gradient| -weiszfeld * gradient).collect();
@@ -186,23 +192,24 @@ impl Descent<'_> {
     /// Makes a pass at `z`.
     pub(super) fn visit(&mut self, z: Vec<f64>) -> Place {
         let n = self.view.len();
-        self.radii.resize(n, 0.0);
-        let curvature_stride = (n / BLOCK / 32).clamp(1, 16);
-        let reach = REACH * self.typical;
-        let pass = Pass { view: self.view, reach, curvature_stride, plain: self.plain };
+        if self.radii.len() != n {
+            self.radii = vec![0.0; n];
+        }
+        let pass = Pass::new(self.view, self.typical, self.plain);
         let sums = pass.run(&z, &mut self.radii);
         let slope = Slope::new(&sums, n);
-        let gap = gap(&sums, &slope, n, reach);
+        let gap = gap(&sums, &slope, n, pass.reach);
         let enough = match self.goal {
             Goal::Sample => slope.excess() <= 0.1 * (n as f64).sqrt(),
             Goal::Within(Tolerance::Absolute(most)) => gap == 0.0 || gap <= most,
-            Goal::Within(Tolerance::Relative(share)) => gap == 0.0 || self.median_reaches(gap / share),
+            // No median is above twice the mean.
+            Goal::Within(Tolerance::Relative(share)) => {
+                gap == 0.0 || gap / share <= 2.0 * sums.mean_distance && self.median_reaches(gap / share)
+            }
         };
         self.typical = typical(few(n).map(|i| self.radii[i]));
-        let nearest = self.radii.iter().position(|r| *r == sums.nearest);
-        let near = self.radii.iter().filter(|r| (sums.nearest..=1.1 * sums.nearest).contains(*r)).count();
         let gradient = slope.gradient(&sums, n);
-        Place { z, mean_distance: sums.mean_distance, gap, gradient, nearest, near, enough, sums }
+        Place { z, mean_distance: sums.mean_distance, gap, gradient, near: None, enough, sums }
     }
 
     /// Whether the median distance is `least` or more.
@@ -211,15 +218,20 @@ impl Descent<'_> {
         reached >= self.radii.len() - self.radii.len() / 2
     }
 
+    fn near(&self, nearest: f64) -> Option<Near> {
+        let row = self.radii.iter().position(|r| *r == nearest)?;
+        let count = self.radii.iter().filter(|r| (nearest..=1.1 * nearest).contains(*r)).count();
+        Some(Near { row, count })
+    }
+
     /// Whether the nearest row, with those about as near, could balance all others: then the minimum is there, and no
-    /// step along a gradient would ever arrive. Only asked where the step would pass it by.
-    fn may_be_minimum(&self, here: &Place, step: f64) -> bool {
-        let Some(nearest) = here.nearest.filter(|_| here.sums.nearest <= 4.0 * step) else { return false };
-        let row = self.view.row(nearest);
-        let (r, near) = (distance(row, &here.z), here.near as f64);
-        let pull_of_near = here.z.iter().zip(row).map(|(z, x)| near * (z - x) / r);
+    /// step along a gradient would ever arrive.
+    fn may_be_minimum(&self, here: &Place, near: Near) -> bool {
+        let row = self.view.row(near.row);
+        let (r, count) = (distance(row, &here.z), near.count as f64);
+        let pull_of_near = here.z.iter().zip(row).map(|(z, x)| count * (z - x) / r);
         let others: Vec<f64> = here.sums.pull.iter().zip(pull_of_near).map(|(all, near)| all - near).collect();
-        norm(&others) <= 1.05 * near
+        norm(&others) <= 1.05 * count
     }
 }
 

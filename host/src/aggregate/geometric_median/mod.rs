@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use descent::{Descent, Goal, Place, typical};
 use memory::Memory;
-use pass::{BLOCK, View};
+use pass::{BLOCK, PARALLEL, Pass, View};
+use rayon::prelude::*;
 
 use super::{Aggregate, AggregateError, Aggregator, MAGNITUDE, Points, distance, objective};
 
@@ -56,6 +57,13 @@ impl Aggregator for GeometricMedian {
         if points.dimension() == 1 {
             return Ok(on_a_line(points));
         }
+        // Handed over to the threads once, not pass by pass.
+        if points.values().len() >= PARALLEL { rayon::scope(|_| self.solve(points)) } else { self.solve(points) }
+    }
+}
+
+impl GeometricMedian {
+    fn solve(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
         let last = self.last.take().filter(|(point, _)| point.len() == points.dimension());
         let fewest_blocks = if last.is_some() { FEWEST_BLOCKS_WARM } else { FEWEST_BLOCKS };
         let (mut start, memory) =
@@ -81,6 +89,12 @@ pub fn certify(points: &Points<'_>, point: Vec<f64>) -> Aggregate {
     let oracle = GeometricMedian::new(Tolerance::Absolute(0.0));
     let typical = typical_distance(points, &point, few(points.len()));
     answer(oracle.descent(View::all(points), typical, Memory::default()).visit(point), 1)
+}
+
+/// One pass at a place, into a buffer for the distances. For benchmarks: what a solve repeats.
+#[doc(hidden)]
+pub fn pass(points: &Points<'_>, z: &[f64], typical: f64, radii: &mut [f64]) -> f64 {
+    Pass::new(View::all(points), typical, false).run(z, radii).mean_distance
 }
 
 fn answer(found: Place, passes: u32) -> Aggregate {
@@ -140,11 +154,15 @@ fn few(n: usize) -> impl Iterator<Item = usize> {
     (0..few).map(move |i| if n <= FEW { i } else { hash(i) as usize })
 }
 
+/// Fewer columns than this are not worth a second thread.
+const COLUMNS: usize = 32;
+
 /// The median of each coordinate over some rows.
 fn start<'a>(rows: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let rows: Vec<&[f64]> = rows.collect();
     let column = |j| middle(rows.iter().map(|row| row[j]).collect());
-    (0..rows.first().map_or(0, |row| row.len())).filter_map(column).collect()
+    let columns = (0..rows.first().map_or(0, |row| row.len())).into_par_iter();
+    columns.with_min_len(COLUMNS).filter_map(column).collect()
 }
 
 fn typical_distance(points: &Points<'_>, z: &[f64], rows: impl Iterator<Item = usize>) -> f64 {

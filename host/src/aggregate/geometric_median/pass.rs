@@ -16,14 +16,14 @@ pub(super) const BLOCK: usize = 16;
 /// Rows whose weights fit into registers.
 const HALF: usize = BLOCK / 2;
 
-/// Rows whose distances are formed together, and whose curvature is bounded together.
+/// Rows whose curvature is bounded together.
 const GROUP: usize = 4;
 
 /// Blocks that one thread sums up in order; larger sums are formed pairwise, so that rounding grows with their logarithm.
-const LEAF: usize = 64;
+const LEAF: usize = 32;
 
 /// Fewer numbers than this are not worth a second thread.
-const PARALLEL: usize = 1 << 20;
+pub(super) const PARALLEL: usize = 1 << 17;
 
 /// Four numbers at a time: the processor's own vectors, or the same in plain arithmetic.
 trait Lanes: Simd<f64s = f64x4> {}
@@ -105,22 +105,7 @@ impl Sums {
         Self { pull: vec![0.0; p], weight: 0.0, mean_distance: 0.0, at: 0, nearest: f64::INFINITY, curvature: 0.0 }
     }
 
-    /// Adds all of 1/r_i and r_i, and returns the 1/r_i.
-    #[inline(always)]
-    fn add_easy(&mut self, squares: &[f64; BLOCK], radii: &mut [f64], share: f64) -> [f64; BLOCK] {
-        let (mut r, mut weights) = ([0.0; BLOCK], [0.0; BLOCK]);
-        for k in 0..BLOCK {
-            r[k] = squares[k].sqrt();
-            weights[k] = 1.0 / r[k];
-        }
-        radii.copy_from_slice(&r);
-        self.weight += total(&weights);
-        self.mean_distance += total(&r) * share;
-        self.nearest = r.iter().fold(self.nearest, |nearest, r| if *r < nearest { *r } else { nearest });
-        weights
-    }
-
-    /// The same where a row is missing, at z, or too far or near for its square; adds the pull of the latter two itself.
+    /// [`Easy::add`] where a row is missing, at z, or too far or near for its square; adds the pull of the latter two itself.
     #[cold]
     fn add_hard(
         &mut self,
@@ -162,39 +147,84 @@ impl Sums {
     }
 }
 
+/// The sums over blocks of rows that are not at z and whose squares are well in range, lane by lane.
+struct Easy {
+    weight: f64x4,
+    distance: f64x4,
+    nearest: f64x4,
+}
+
+impl Easy {
+    /// Adds all of 1/r_i and r_i, and returns the 1/r_i.
+    #[inline(always)]
+    fn add<S: Lanes>(&mut self, simd: S, squares: &[f64; BLOCK], radii: &mut [f64]) -> [f64; BLOCK] {
+        let mut weights = [0.0; BLOCK];
+        let (radii, _) = S::as_mut_simd_f64s(radii);
+        let (squares, weight) = (S::as_simd_f64s(squares).0, S::as_mut_simd_f64s(&mut weights).0);
+        for k in 0..BLOCK / 4 {
+            let r = simd.sqrt_f64s(squares[k]);
+            let w = simd.div_f64s(simd.splat_f64s(1.0), r);
+            (radii[k], weight[k]) = (r, w);
+            self.weight = simd.add_f64s(self.weight, w);
+            self.distance = simd.add_f64s(self.distance, r);
+            self.nearest = simd.min_f64s(self.nearest, r);
+        }
+        weights
+    }
+
+    fn add_to(&self, sums: &mut Sums, share: f64) {
+        sums.weight += sum(self.weight);
+        sums.mean_distance += sum(self.distance) * share;
+        let f64x4(a, b, c, d) = self.nearest;
+        sums.nearest = sums.nearest.min(a.min(b).min(c.min(d)));
+    }
+}
+
 /// A bound on ‖error of G‖ for n rows: each u_i is off by less than (p/2 + 16) roundings, each sum by its depth.
 pub(super) fn pull_error(n: usize, p: usize) -> f64 {
     let depth = LEAF * BLOCK + n.ilog2() as usize + p / 2 + 16;
     1.01 * depth as f64 * n as f64 * f64::EPSILON / 2.0
 }
 
+/// R of the curvature certificate, in typical distances: large enough to hold the minimum soon, small enough to cost
+/// little of 1/(r + R).
+const REACH: f64 = 0.1;
+
 /// How a pass is made.
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
-    pub(super) view: View<'a>,
+    view: View<'a>,
     /// R of [`Sums::curvature`].
     pub(super) reach: f64,
     /// One in so many blocks is asked for its curvature.
-    pub(super) curvature_stride: usize,
-    pub(super) plain: bool,
+    curvature_stride: usize,
+    /// Without the processor's wider registers.
+    plain: bool,
 }
 
-impl Pass<'_> {
-    /// Reads the rows at `z`, and puts their distances into `radii`.
-    pub(super) fn run(&self, z: &[f64], radii: &mut [f64]) -> Sums {
-        let parallel = self.view.len() * z.len() >= PARALLEL && rayon::current_num_threads() > 1;
-        self.tree(z, 0..self.view.blocks(), radii, parallel)
+impl<'a> Pass<'a> {
+    pub(super) fn new(view: View<'a>, typical: f64, plain: bool) -> Self {
+        Self { view, reach: REACH * typical, curvature_stride: (view.len() / BLOCK / 32).clamp(1, 16), plain }
     }
 
-    fn tree(&self, z: &[f64], blocks: Range<usize>, radii: &mut [f64], parallel: bool) -> Sums {
+    /// Reads the rows at `z`, and puts their distances into `radii`.
+    pub(super) fn run(&self, z: &[f64], radii: &mut [f64]) -> Sums {
+        let mut buffer = Vec::new();
+        let copy = from_line(&mut buffer, z.len());
+        copy.copy_from_slice(z);
+        self.tree(copy, 0..self.view.blocks(), radii)
+    }
+
+    fn tree(&self, z: &[f64], blocks: Range<usize>, radii: &mut [f64]) -> Sums {
         if blocks.len() <= LEAF {
             return self.vectorised_leaf(z, blocks, radii);
         }
         let leaves = blocks.len().div_ceil(LEAF);
         let middle = blocks.start + leaves / 2 * LEAF;
         let (first, second) = radii.split_at_mut((middle - blocks.start) * BLOCK);
-        let mut left = || self.tree(z, blocks.start..middle, first, parallel);
-        let mut right = || self.tree(z, middle..blocks.end, second, parallel);
+        let parallel = blocks.len() * BLOCK * z.len() >= PARALLEL;
+        let mut left = || self.tree(z, blocks.start..middle, first);
+        let mut right = || self.tree(z, middle..blocks.end, second);
         let (left, right) = if parallel { rayon::join(left, right) } else { (left(), right()) };
         left.plus(right)
     }
@@ -213,58 +243,61 @@ impl Pass<'_> {
     #[inline(always)]
     fn leaf<S: Lanes>(&self, simd: S, z: &[f64], blocks: Range<usize>, radii: &mut [f64]) -> Sums {
         let mut sums = Sums::zero(z.len());
+        let mut buffer = Vec::new();
+        let pull = from_line(&mut buffer, z.len());
+        let mut easy_sums = Easy { weight: ZERO, distance: ZERO, nearest: simd.splat_f64s(f64::INFINITY) };
         let share = 1.0 / self.view.len() as f64;
         for (block, radii) in blocks.zip(radii.chunks_mut(BLOCK)) {
             let values = self.view.block(block, radii.len());
-            let mut rows = [z; BLOCK];
             // A block that is not full is filled up with z itself, which has no weight.
-            for (k, row) in rows.iter_mut().enumerate() {
-                *row = values.get(k * z.len()..(k + 1) * z.len()).unwrap_or(z);
-            }
-            let squares = squared_distances(simd, z, &rows);
+            let filled: Vec<f64>;
+            let rows = if radii.len() == BLOCK {
+                values
+            } else {
+                filled = values.iter().chain(z.iter().cycle()).take(BLOCK * z.len()).copied().collect();
+                &filled
+            };
+            let squares = squared_distances(simd, z, rows);
             let easy = squares.iter().fold(radii.len() == BLOCK, |easy, squares| easy & SQUARES.contains(squares));
             let weights = if easy {
-                sums.add_easy(&squares, radii, share)
+                easy_sums.add(simd, &squares, radii)
             } else {
                 sums.add_hard(z, values, &squares, radii, share)
             };
             for first in [0, HALF] {
-                add_pull(simd, &mut sums.pull, z, &rows[first..], &weights[first..]);
+                add_pull(simd, pull, z, &rows[first * z.len()..], &weights[first..]);
             }
             if block % self.curvature_stride == 0 {
                 for first in (0..BLOCK).step_by(GROUP) {
-                    let dots = dots(simd, z, &rows[first..]);
+                    let dots = dots(simd, z, &rows[first * z.len()..]);
                     sums.curvature += curvature(dots, &weights[first..first + GROUP], self.reach, z.len());
                 }
             }
         }
+        sums.pull.iter_mut().zip(pull).for_each(|(sum, pull)| *sum += *pull);
+        easy_sums.add_to(&mut sums, share);
         sums
     }
 }
 
-/// The vectors of some rows, all as many as z has, so that one check does for all of them.
+/// `len` zeros from the start of a cache line on: what is read again and again should not cross lines.
+fn from_line(buffer: &mut Vec<f64>, len: usize) -> &mut [f64] {
+    const LINE: usize = 64;
+    let most = LINE / size_of::<f64>();
+    buffer.resize(len + most, 0.0);
+    let first = buffer.as_ptr().align_offset(LINE).min(most);
+    &mut buffer[first..][..len]
+}
+
+/// The vectors of some rows, each with as many as z has, and the up to three numbers of each that fill no vector.
 #[inline(always)]
-fn heads<'a, S: Lanes, const N: usize>(z: &[f64x4], rows: &[&'a [f64]]) -> [&'a [f64x4]; N] {
-    let mut heads: [&[f64x4]; N] = [&[]; N];
+fn split<S: Lanes, const N: usize>(p: usize, rows: &[f64]) -> [(&[f64x4], &[f64]); N] {
+    let mut split: [(&[f64x4], &[f64]); N] = [(&[], &[]); N];
     for k in 0..N {
-        heads[k] = &S::as_simd_f64s(rows[k]).0[..z.len()];
+        let (head, tail) = rows[k * p..][..p].split_at(p / 4 * 4);
+        split[k] = (&S::as_simd_f64s(head).0[..p / 4], tail);
     }
-    heads
-}
-
-/// The up to three numbers of a row that fill no vector.
-#[inline(always)]
-fn tail<S: Lanes>(simd: S, row: &[f64]) -> f64x4 {
-    simd.partial_load_f64s(&row[row.len() / 4 * 4..])
-}
-
-#[inline(always)]
-fn total(v: &[f64; BLOCK]) -> f64 {
-    let mut lanes = [0.0; 4];
-    for k in 0..BLOCK {
-        lanes[k % 4] += v[k];
-    }
-    (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
+    split
 }
 
 #[inline(always)]
@@ -274,32 +307,21 @@ fn sum(v: f64x4) -> f64 {
 
 const ZERO: f64x4 = f64x4(0.0, 0.0, 0.0, 0.0);
 
-/// Vectors from which on a row is long.
-const LONG: usize = 16;
-
-/// Long rows are read one after the other, as memory likes it; of short ones four at a time, which are then one sum each.
+/// Row after row, as memory likes it.
 #[inline(always)]
-fn squared_distances<S: Lanes>(simd: S, z: &[f64], rows: &[&[f64]; BLOCK]) -> [f64; BLOCK] {
+fn squared_distances<S: Lanes>(simd: S, z: &[f64], rows: &[f64]) -> [f64; BLOCK] {
+    let (z_head, z_tail) = S::as_simd_f64s(z);
     let mut lanes = [ZERO; BLOCK];
-    let z_head = &S::as_simd_f64s(z).0[..z.len() / 4];
-    for first in (0..BLOCK).step_by(GROUP) {
-        let heads = heads::<S, GROUP>(z_head, &rows[first..]);
-        for k in 0..GROUP {
-            if z_head.len() >= LONG {
-                lanes[first + k] = squares_of_row(simd, z_head, heads[k]);
-            }
-        }
-        if z_head.len() < LONG {
-            let sums = squares_of_group(simd, z_head, &heads);
-            lanes[first..first + GROUP].copy_from_slice(&sums);
+    for (lanes, row) in lanes.iter_mut().zip(rows.chunks_exact(z.len())) {
+        let (head, tail) = S::as_simd_f64s(row);
+        *lanes = squares_of_row(simd, z_head, head);
+        if !z_tail.is_empty() {
+            *lanes = add_square(simd, *lanes, simd.partial_load_f64s(z_tail), simd.partial_load_f64s(tail));
         }
     }
     let mut squares = [0.0; BLOCK];
-    for k in 0..BLOCK {
-        if !z.len().is_multiple_of(4) {
-            lanes[k] = add_square(simd, lanes[k], tail(simd, z), tail(simd, rows[k]));
-        }
-        squares[k] = sum(lanes[k]);
+    for (squares, lanes) in squares.as_chunks_mut::<4>().0.iter_mut().zip(lanes.as_chunks::<4>().0) {
+        *squares = [sum(lanes[0]), sum(lanes[1]), sum(lanes[2]), sum(lanes[3])];
     }
     squares
 }
@@ -321,43 +343,33 @@ fn squares_of_row<S: Lanes>(simd: S, z: &[f64x4], row: &[f64x4]) -> f64x4 {
 }
 
 #[inline(always)]
-fn squares_of_group<S: Lanes>(simd: S, z: &[f64x4], rows: &[&[f64x4]; GROUP]) -> [f64x4; GROUP] {
-    let mut sums = [ZERO; GROUP];
-    for j in 0..z.len() {
-        for k in 0..GROUP {
-            sums[k] = add_square(simd, sums[k], z[j], rows[k][j]);
-        }
-    }
-    sums
-}
-
-#[inline(always)]
 fn add_square<S: Lanes>(simd: S, sum: f64x4, z: f64x4, x: f64x4) -> f64x4 {
     let d = simd.sub_f64s(z, x);
     simd.mul_add_f64s(d, d, sum)
 }
 
 #[inline(always)]
-fn add_pull<S: Lanes>(simd: S, pull: &mut [f64], z: &[f64], rows: &[&[f64]], weights: &[f64]) {
+fn add_pull<S: Lanes>(simd: S, pull: &mut [f64], z: &[f64], rows: &[f64], weights: &[f64]) {
     let mut splats = [ZERO; HALF];
     for k in 0..HALF {
         splats[k] = simd.splat_f64s(weights[k]);
     }
-    let z_head = &S::as_simd_f64s(z).0[..z.len() / 4];
+    let [(z_head, z_tail)] = split::<S, 1>(z.len(), z);
     let (pull_head, pull_tail) = S::as_mut_simd_f64s(pull);
     let pull_head = &mut pull_head[..z_head.len()];
-    let heads = heads::<S, HALF>(z_head, rows);
+    let rows = split::<S, HALF>(z.len(), rows);
     for j in 0..z_head.len() {
         let mut sum = pull_head[j];
         for k in 0..HALF {
-            sum = simd.mul_add_f64s(splats[k], simd.sub_f64s(z_head[j], heads[k][j]), sum);
+            sum = simd.mul_add_f64s(splats[k], simd.sub_f64s(z_head[j], rows[k].0[j]), sum);
         }
         pull_head[j] = sum;
     }
-    if !z.len().is_multiple_of(4) {
+    if !z_tail.is_empty() {
         let mut sum = simd.partial_load_f64s(pull_tail);
         for k in 0..HALF {
-            sum = simd.mul_add_f64s(splats[k], simd.sub_f64s(tail(simd, z), tail(simd, rows[k])), sum);
+            let d = simd.sub_f64s(simd.partial_load_f64s(z_tail), simd.partial_load_f64s(rows[k].1));
+            sum = simd.mul_add_f64s(splats[k], d, sum);
         }
         simd.partial_store_f64s(pull_tail, sum);
     }
@@ -368,6 +380,7 @@ const PAIRS: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 
 
 /// Σw_i − ‖K‖_F with K_ij = √(w_i w_j)⟨u_i, u_j⟩ and w_i = 1/(r_i + R): ‖K‖_F is above the largest eigenvalue of
 /// Σ w_i u_i u_iᵀ, so this is below the smallest one of Σ w_i (I − u_i u_iᵀ). Rounded down.
+#[inline(always)]
 fn curvature(dots: [f64; PAIRS.len()], weights: &[f64], reach: f64, p: usize) -> f64 {
     // A row at z, far beyond or without weight has none: leaving it out only lowers the bound.
     let w: [f64; GROUP] = std::array::from_fn(|i| weights[i] / (1.0 + weights[i] * reach));
@@ -382,21 +395,21 @@ fn curvature(dots: [f64; PAIRS.len()], weights: &[f64], reach: f64, p: usize) ->
 
 /// ⟨z − x_i, z − x_j⟩ for all pairs of a group.
 #[inline(always)]
-fn dots<S: Lanes>(simd: S, z: &[f64], rows: &[&[f64]]) -> [f64; PAIRS.len()] {
+fn dots<S: Lanes>(simd: S, z: &[f64], rows: &[f64]) -> [f64; PAIRS.len()] {
     let mut lanes = [ZERO; PAIRS.len()];
-    let z_head = &S::as_simd_f64s(z).0[..z.len() / 4];
-    let heads = heads::<S, GROUP>(z_head, rows);
-    for j in 0..z_head.len() {
+    let [(z_head, z_tail)] = split::<S, 1>(z.len(), z);
+    let rows = split::<S, GROUP>(z.len(), rows);
+    for (j, z) in z_head.iter().enumerate() {
         let mut d = [ZERO; GROUP];
         for k in 0..GROUP {
-            d[k] = simd.sub_f64s(z_head[j], heads[k][j]);
+            d[k] = simd.sub_f64s(*z, rows[k].0[j]);
         }
         add_dots(simd, &mut lanes, d);
     }
-    if !z.len().is_multiple_of(4) {
+    if !z_tail.is_empty() {
         let mut d = [ZERO; GROUP];
         for k in 0..GROUP {
-            d[k] = simd.sub_f64s(tail(simd, z), tail(simd, rows[k]));
+            d[k] = simd.sub_f64s(simd.partial_load_f64s(z_tail), simd.partial_load_f64s(rows[k].1));
         }
         add_dots(simd, &mut lanes, d);
     }

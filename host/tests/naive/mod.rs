@@ -1,0 +1,226 @@
+//! Algorithm 1 stated naively: full matrices, one line after the other, and oracles by their definition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fedbandit::admission::{Fault, Level};
+use fedbandit::controller::Setting;
+use nalgebra::{DMatrix, DVector};
+use rand_pcg::rand_core::Rng;
+
+use super::random::Random;
+
+impl Random {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.0.next_u64() % n as u64) as usize
+    }
+
+    pub(crate) fn action(&mut self, dimension: usize) -> DVector<f64> {
+        let x = DVector::from_fn(dimension, |_, _| self.symmetric());
+        let norm = x.norm();
+        if norm > 1.0 { x / norm } else { x }
+    }
+}
+
+/// λ_k and β_k.
+pub(crate) fn lambda(episode: u32) -> f64 {
+    0.5 * f64::from(episode).sqrt()
+}
+
+pub(crate) fn beta(episode: u32) -> f64 {
+    0.1 * f64::from(episode)
+}
+
+// --- what agents send -----------------------------------------------------------------------------------------------
+
+/// What an agent may send, and what is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    Honest,
+    WrongDimension,
+    NonFinite,
+    Asymmetric,
+    TooLarge,
+    Indefinite,
+    Inconsistent,
+}
+
+pub(crate) const KINDS: [Kind; 7] = [
+    Kind::Honest,
+    Kind::WrongDimension,
+    Kind::NonFinite,
+    Kind::Asymmetric,
+    Kind::TooLarge,
+    Kind::Indefinite,
+    Kind::Inconsistent,
+];
+
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
+    pub(crate) gram: DMatrix<f64>,
+    pub(crate) feature_sum: DVector<f64>,
+}
+
+impl Message {
+    pub(crate) fn new(kind: Kind, dimension: usize, length: u32, random: &mut Random) -> Self {
+        let dimension = if kind == Kind::WrongDimension { dimension + 1 } else { dimension };
+        let (mut gram, mut feature_sum) = (DMatrix::zeros(dimension, dimension), DVector::zeros(dimension));
+        // Lines 6 to 11. A device may have recorded fewer steps than L.
+        for _ in 0..random.below(length as usize + 1) {
+            let (x, r) = (random.action(dimension), random.symmetric());
+            gram += &x * x.transpose();
+            feature_sum += x * r;
+        }
+        let length = f64::from(length);
+        match kind {
+            Kind::Honest | Kind::WrongDimension => {}
+            Kind::NonFinite if random.below(2) == 0 => feature_sum[0] = f64::INFINITY,
+            Kind::NonFinite => gram[(1, 1)] = f64::NAN,
+            Kind::Asymmetric => gram[(0, 1)] += 1e-9,
+            Kind::TooLarge => gram += DMatrix::from_diagonal_element(dimension, dimension, length),
+            Kind::Indefinite => gram -= DMatrix::from_diagonal_element(dimension, dimension, 2.0 * length),
+            Kind::Inconsistent => (gram, feature_sum) = (gram * 0.0, DVector::from_element(dimension, length)),
+        }
+        Self { kind, gram, feature_sum }
+    }
+
+    fn fault(&self, setting: &Setting) -> Option<Fault> {
+        let strict = setting.level == Level::Strict;
+        match self.kind {
+            Kind::WrongDimension => Some(Fault::WrongDimension),
+            Kind::NonFinite => Some(Fault::NonFinite),
+            Kind::Asymmetric => Some(Fault::Asymmetric),
+            Kind::TooLarge if strict => Some(Fault::Norm),
+            Kind::Indefinite if strict => Some(Fault::NotPositiveSemidefinite),
+            Kind::Inconsistent if strict && setting.reward_bound.is_some() => Some(Fault::Inconsistent),
+            _ => None,
+        }
+    }
+}
+
+// --- the controller -------------------------------------------------------------------------------------------------
+
+pub(crate) struct Naive {
+    pub(crate) setting: Setting,
+    pub(crate) k: u32,
+    /// V_i and v_i.
+    pub(crate) sums: Vec<(DMatrix<f64>, DVector<f64>)>,
+    sent: BTreeSet<(usize, u32)>,
+    pub(crate) faults: BTreeMap<Fault, u64>,
+    pub(crate) repaired: u64,
+}
+
+impl Naive {
+    /// Line 1.
+    pub(crate) fn new(setting: Setting, agents: usize) -> Self {
+        let d = setting.dimension.into();
+        let sums = vec![(DMatrix::zeros(d, d), DVector::zeros(d)); agents];
+        Self { setting, k: 1, sums, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }
+    }
+
+    /// Lines 14 to 22 for the message of one agent.
+    pub(crate) fn receive(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
+        let outcome = self.judge(agent, episode, message);
+        match (outcome, agent) {
+            // Line 22.
+            (Ok(()), Some(agent)) => {
+                self.sums[agent].0 += &message.gram;
+                self.sums[agent].1 += &message.feature_sum;
+            }
+            // Lines 16, 17 and 21: it counts as zero.
+            (Err(fault), _) => *self.faults.entry(fault).or_default() += 1,
+            (Ok(()), None) => unreachable!(),
+        }
+        outcome
+    }
+
+    fn judge(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
+        let agent = agent.ok_or(Fault::UnknownAgent)?;
+        if episode == 0 || episode > self.k || episode + self.setting.window < self.k {
+            return Err(Fault::WrongEpisode);
+        }
+        if !self.sent.insert((agent, episode)) {
+            return Err(Fault::Duplicate);
+        }
+        message.fault(&self.setting).map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn missing(&self) -> usize {
+        (0..self.sums.len()).filter(|agent| !self.sent.contains(&(*agent, self.k))).count()
+    }
+
+    /// Line 3, from Agg(V̂) on: Λ_k and θ_k.
+    pub(crate) fn solve(&mut self, gram: DMatrix<f64>, b: &DVector<f64>) -> (DMatrix<f64>, DVector<f64>) {
+        let d = gram.nrows();
+        let design = self.repair(gram + DMatrix::identity(d, d) * lambda(self.k));
+        let theta = design.clone().cholesky().unwrap().inverse() * b;
+        (design, theta)
+    }
+
+    /// Beyond the paper: Λ must have eigenvalues that f32 can work with.
+    fn repair(&mut self, design: DMatrix<f64>) -> DMatrix<f64> {
+        let share = (design.nrows() as f64 + 4.0) / 8_388_608.0;
+        let mut eigen = design.clone().symmetric_eigen();
+        if eigen.eigenvalues.min() > share * design.trace() {
+            return design;
+        }
+        self.repaired += 1;
+        let positive: f64 = eigen.eigenvalues.iter().map(|value| value.max(0.0)).sum();
+        let floor = (lambda(self.k) / 2.0).max(2.0 * share * positive);
+        eigen.eigenvalues.apply(|value| *value = value.max(floor));
+        eigen.recompose()
+    }
+}
+
+// --- Agg ------------------------------------------------------------------------------------------------------------
+
+/// Whether an answer is Agg of the points, which are full matrices or vectors.
+pub(crate) type IsAgg = fn(&[DVector<f64>], &DVector<f64>) -> bool;
+
+pub(crate) fn is_mean(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
+    let mean = points.iter().sum::<DVector<f64>>() / points.len() as f64;
+    (mean - z).norm() <= 1e-13 * spread(points)
+}
+
+/// By its definition: no point has a smaller mean distance.
+pub(crate) fn is_median(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
+    let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
+    g(z) <= g(&geometric_median(points)) + 1e-7 * spread(points)
+}
+
+fn spread(points: &[DVector<f64>]) -> f64 {
+    points.iter().map(|point| point.norm()).sum()
+}
+
+pub(crate) fn geometric_median(points: &[DVector<f64>]) -> DVector<f64> {
+    if let Some(point) = points.iter().find(|point| is_optimal(points, point)) {
+        return point.clone();
+    }
+    // The minimum is at none of the points, and Weiszfeld's iteration finds it from where it is lower than at all of them.
+    let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
+    let lowest = points.iter().min_by(|a, b| g(a).total_cmp(&g(b))).unwrap();
+    let downhill = pull(points, lowest);
+    let mut step = 1.0;
+    while g(&(lowest + &downhill * step)) >= g(lowest) {
+        step /= 2.0;
+    }
+    let mut z = lowest + downhill * step;
+    for _ in 0..5_000 {
+        let weight: f64 = points.iter().map(|point| 1.0 / (point - &z).norm()).sum();
+        let step = pull(points, &z) / weight;
+        z += &step;
+        if step.norm() <= 1e-15 * z.norm() {
+            break;
+        }
+    }
+    z
+}
+
+/// The sum of the unit vectors from z to the points elsewhere: −∂g but for the points at z.
+fn pull(points: &[DVector<f64>], z: &DVector<f64>) -> DVector<f64> {
+    points.iter().filter(|point| *point != z).map(|point| (point - z).normalize()).fold(z * 0.0, |sum, unit| sum + unit)
+}
+
+/// 0 ∈ ∂g(z).
+fn is_optimal(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
+    pull(points, z).norm() <= points.iter().filter(|point| *point == z).count() as f64
+}
