@@ -140,7 +140,7 @@ step_miri() {
 step_bench() {
   setup_host || return
   local bench
-  for bench in median noise; do
+  for bench in median noise simulation; do
     cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
   done
 }
