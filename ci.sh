@@ -22,7 +22,7 @@ usage() {
   echo "  miri    core under Miri, where a nightly toolchain has it"
   echo
   echo "and by name only:"
-  echo "  bench   the geometric median against a plain read and against its peers, the cost of noise; --write replaces docs/benchmarks.md"
+  echo "  bench   the geometric median, noise and simulation against limits and peers; --write replaces docs/benchmarks.md"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
 

@@ -88,7 +88,7 @@ fn geom_median(python: &Path, rows: &[f64], p: usize) -> Result<Run, String> {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rows.bin");
     let bytes: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
     std::fs::write(&file, bytes).map_err(|error| error.to_string())?;
-    let numbers = script(python, SCRIPT, &[&file.to_string_lossy(), &p.to_string()])?;
+    let numbers = script(python, SCRIPT, &[file.to_string_lossy().into(), p.to_string()])?;
     let [seconds, point @ ..] = &numbers[..] else { return Err("no answer".into()) };
     if point.len() == p { Ok((*seconds, point.to_vec())) } else { Err("no answer".into()) }
 }

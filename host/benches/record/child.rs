@@ -17,7 +17,7 @@ pub(crate) fn python(module: &str, packages: &[&str]) -> Result<PathBuf, String>
 }
 
 /// What a script prints, in numbers. It has one thread.
-pub(crate) fn script(python: &Path, script: &str, arguments: &[&str]) -> Result<Vec<f64>, String> {
+pub(crate) fn script(python: &Path, script: &str, arguments: &[String]) -> Result<Vec<f64>, String> {
     let threads = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"].map(|name| (name, "1"));
     let output = run(Command::new(python).args(["-c", script]).args(arguments).envs(threads))?;
     output.split_whitespace().map(|number| number.parse().map_err(|_| format!("{number} is no number"))).collect()

@@ -22,7 +22,7 @@ const PEERS: [(&str, &str, &str); 2] = [
         "mabwiser==2.7.4",
         "\
 from mabwiser.mab import MAB, LearningPolicy
-model = MAB(list(range(10)), LearningPolicy.LinUCB(alpha=1.0), n_jobs=1)
+model = MAB(list(range(arms)), LearningPolicy.LinUCB(alpha=1.0), n_jobs=1)
 model.fit(chosen, rewards, seen)
 ",
     ),
@@ -31,7 +31,7 @@ model.fit(chosen, rewards, seen)
         "contextualbandits==0.3.30",
         "\
 from contextualbandits.online import LinUCB
-model = LinUCB(nchoices=10, alpha=1.0, njobs=1)
+model = LinUCB(nchoices=arms, alpha=1.0, njobs=1)
 model.fit(seen, chosen, rewards)
 ",
     ),
@@ -41,12 +41,12 @@ model.fit(seen, chosen, rewards)
 const BEFORE: &str = "\
 import sys, time, warnings, numpy
 warnings.filterwarnings('ignore')
-d, batch = int(sys.argv[1]), int(sys.argv[2])
+d, arms, batch = map(int, sys.argv[1:])
 random = numpy.random.default_rng(1)
 def vectors(n):
     x = random.standard_normal((n, d))
     return x / numpy.linalg.norm(x, axis=1, keepdims=True)
-seen, chosen, rewards = vectors(2000), random.integers(0, 10, 2000), random.integers(0, 2, 2000).astype(float)
+seen, chosen, rewards = vectors(2000), random.integers(0, arms, 2000), random.integers(0, 2, 2000).astype(float)
 contexts = vectors(batch)
 ";
 const AFTER: &str = "\
@@ -60,12 +60,13 @@ print(best)
 
 pub(crate) fn table() -> String {
     let title = "Selection from 10 actions against peers' batches, one thread (limits: 6 × at d = 8, 1.5 × at d = 32)";
-    let mut table = Table::new(title, "| d | peer | fedbandit, selections per CPU second | peer | × |");
+    let mut table =
+        Table::new(title, "| d | fedbandit, selections per CPU second | peer | its selections per CPU second | × |");
     for (dim, ours, limit) in [(8, ours::<8> as fn() -> f64, 6.0), (32, ours::<32>, 1.5)] {
         for (module, package, model) in PEERS {
             let theirs = python(module, &[package, "numpy"]).and_then(|python| {
                 let text = [BEFORE, model, AFTER].concat();
-                let seconds = script(&python, &text, &[&dim.to_string(), &BATCH.to_string()])?;
+                let seconds = script(&python, &text, &[dim, ARMS, BATCH].map(|n| n.to_string()))?;
                 seconds.first().copied().ok_or_else(|| "no answer".into())
             });
             let ours = ours();
@@ -77,7 +78,7 @@ pub(crate) fn table() -> String {
                 }
                 Err(reason) => format!("skipped: {reason} | –"),
             };
-            table.row(format!("| {dim} | {module} | {:.2}·10⁶ | {theirs} |", rate(ours)));
+            table.row(format!("| {dim} | {:.2}·10⁶ | {module} | {theirs} |", rate(ours)));
         }
     }
     table.0
