@@ -22,7 +22,7 @@ usage() {
   echo "  miri    core under Miri, where a nightly toolchain has it"
   echo
   echo "and by name only:"
-  echo "  bench   the geometric median against a plain read and against its peers, the cost of noise; --write replaces docs/benchmarks.md"
+  echo "  bench   the geometric median, noise and simulation against limits and peers; --write replaces docs/benchmarks.md"
   echo "  claims  measures again what docs/simulation.md says, for some minutes; --write replaces it"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
@@ -141,7 +141,7 @@ step_miri() {
 step_bench() {
   setup_host || return
   local bench
-  for bench in median noise; do
+  for bench in median noise simulation; do
     cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
   done
 }

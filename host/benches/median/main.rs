@@ -4,11 +4,11 @@
 //! replace those of docs/benchmarks.md. Times are CPU times, the least of several runs; every ratio is of two times from the same run.
 
 mod cases;
+#[path = "../record/child.rs"]
+mod child;
 mod peers;
 #[path = "../record/mod.rs"]
 mod record;
-
-use std::process::Command;
 
 use cases::{Case, drifted};
 use fedbandit::aggregate::{Aggregate, Aggregator, GeometricMedian, Points, Tolerance, pass};
@@ -183,9 +183,7 @@ fn read_in_parts(values: &[f64]) -> f64 {
 fn memory() -> String {
     let title = "A million agents, d = 8: V and v aggregated in one process (limit 1.3 × the data)";
     let mut table = Table::new(title, "| data MB | peak MB | ratio | CPU s | passes |");
-    let program = std::env::current_exe().expect("this program has a path");
-    let output = Command::new(program).args(["memory-of", "1000000"]).output().expect("this program can be run");
-    table.row(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    table.row(child::again(&["memory-of", "1000000"]));
     table.0
 }
 
@@ -201,10 +199,7 @@ fn aggregate_a_million(arguments: &[String]) {
         passes += solve(&Points::new(&rows[..], p).expect("whole rows"), 1e-9).passes;
     }
     let cpu = clock(ClockId::ProcessCPUTime) - start;
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux says how much memory was used");
-    let peak =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<f64>().ok());
-    let (data, peak) = (bytes as f64 / 1e6, peak.expect("in kB") * 1.024e-3);
+    let (data, peak) = (bytes as f64 / 1e6, child::peak());
     let ratio = peak / data;
     println!("| {data:.0} | {peak:.0} | {ratio:.2}{} | {cpu:.2} | {passes} |", mark(ratio <= 1.3));
 }

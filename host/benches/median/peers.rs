@@ -1,12 +1,12 @@
 //! Other implementations on the same rows: `rstats` (Rust) and `geom-median` (NumPy).
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use fedbandit::aggregate::{Points, objective};
 use rstats::VecVec;
 
 use super::cases::Case;
+use super::child::{python, script};
 use super::record::{Table, mark};
 use super::{cpu, pool, runs, solve};
 
@@ -27,7 +27,7 @@ pub(crate) fn table() -> String {
     let title = "Peers at matched accuracy, one thread (limits: 80 × geom-median, 3 × rstats)";
     let columns = "| case | N | p | fedbandit ms (gap) | rstats ms (gap) | × | geom-median ms (gap) | × |";
     let mut table = Table::new(title, columns);
-    let python = python();
+    let python = python("geom_median", &["geom-median==0.1.0", "numpy"]);
     for case in CASES {
         let rows = case.rows(0);
         let points = Points::new(&rows[..], case.p).expect("whole rows");
@@ -72,23 +72,6 @@ fn rstats(points: &Points<'_>) -> Run {
     (seconds, rows.gmedian(RSTATS_EPS))
 }
 
-/// A Python with geom-median, made on first use.
-fn python() -> Result<PathBuf, String> {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
-    let python = home.join("bin/python");
-    if !python.exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-        run(Command::new(&python).args(["-m", "pip", "install", "-q", "geom-median==0.1.0", "numpy"]))?;
-    }
-    Ok(python)
-}
-
-fn run(command: &mut Command) -> Result<Vec<u8>, String> {
-    let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    let error = || String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-    if output.status.success() { Ok(output.stdout) } else { Err(error()) }
-}
-
 const SCRIPT: &str = "\
 import sys, time, numpy
 from geom_median.numpy import compute_geometric_median
@@ -105,16 +88,7 @@ fn geom_median(python: &Path, rows: &[f64], p: usize) -> Result<Run, String> {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rows.bin");
     let bytes: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
     std::fs::write(&file, bytes).map_err(|error| error.to_string())?;
-    let mut command = Command::new(python);
-    command
-        .args(["-c", SCRIPT])
-        .arg(&file)
-        .arg(p.to_string())
-        .env("OMP_NUM_THREADS", "1")
-        .env("OPENBLAS_NUM_THREADS", "1");
-    let output = run(&mut command)?;
-    let text = String::from_utf8_lossy(&output).into_owned();
-    let numbers: Option<Vec<f64>> = text.split_whitespace().map(|number| number.parse().ok()).collect();
-    let numbers = numbers.filter(|numbers| numbers.len() == p + 1).ok_or("no answer")?;
-    Ok((numbers[0], numbers[1..].to_vec()))
+    let numbers = script(python, SCRIPT, &[file.to_string_lossy().into(), p.to_string()])?;
+    let [seconds, point @ ..] = &numbers[..] else { return Err("no answer".into()) };
+    if point.len() == p { Ok((*seconds, point.to_vec())) } else { Err("no answer".into()) }
 }

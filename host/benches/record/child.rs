@@ -1,0 +1,44 @@
+//! Measurements in processes of their own: of peers in Python, and of this program's memory.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A Python that has a module, installed on first use.
+pub(crate) fn python(module: &str, packages: &[&str]) -> Result<PathBuf, String> {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
+    let python = home.join("bin/python");
+    if !python.exists() {
+        run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
+    }
+    if run(Command::new(&python).args(["-c", &format!("import {module}")])).is_err() {
+        run(Command::new(&python).args(["-m", "pip", "install", "-q"]).args(packages))?;
+    }
+    Ok(python)
+}
+
+/// What a script prints, in numbers. It has one thread.
+pub(crate) fn script(python: &Path, script: &str, arguments: &[String]) -> Result<Vec<f64>, String> {
+    let threads = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"].map(|name| (name, "1"));
+    let output = run(Command::new(python).args(["-c", script]).args(arguments).envs(threads))?;
+    output.split_whitespace().map(|number| number.parse().map_err(|_| format!("{number} is no number"))).collect()
+}
+
+/// This program's output when it is started with these arguments.
+pub(crate) fn again(arguments: &[&str]) -> String {
+    let program = std::env::current_exe().expect("this program has a path");
+    run(Command::new(program).args(arguments)).expect("this program can be run").trim().to_owned()
+}
+
+/// The most memory that this process has had, in MB.
+pub(crate) fn peak() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux says how much memory was used");
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<f64>().ok());
+    peak.expect("in kB") * 1.024e-3
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    let error = || String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+    if output.status.success() { Ok(String::from_utf8_lossy(&output.stdout).into_owned()) } else { Err(error()) }
+}

@@ -1,0 +1,103 @@
+//! What simulated agents cost: a step against its random numbers, selection against peers, memory.
+//!
+//! `cargo bench -p fedbandit --bench simulation` prints the tables; with `-- --write` they replace those of docs/benchmarks.md.
+
+#[path = "../record/child.rs"]
+mod child;
+mod peers;
+#[path = "../record/mod.rs"]
+mod record;
+
+use fedbandit::simulation::{AggregatorName, Attack, Config, Logs, Outcome, run};
+use rand_distr::{Distribution, Exp1, StandardNormal};
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::SeedableRng;
+use rayon::ThreadPoolBuilder;
+use record::{Table, least, mark};
+use rustix::time::ClockId;
+
+fn main() {
+    if std::env::args().nth(1).is_some_and(|mode| mode == "memory-of") {
+        return many_devices();
+    }
+    let tables = [steps(), peers::table(), memory()];
+    if record::wanted() {
+        record::write("simulation", &format!("{HEAD}\n{}", tables.join("\n\n")));
+    }
+}
+
+const HEAD: &str = "\
+A simulated step draws 10 arms in the unit ball, selects one, draws its reward and records it, with models that come every 64
+steps. Its random numbers are the same ones from the same generator, summed: for each arm d normal and one exponential, and
+a normal one for the reward.
+
+Selection is `Agent::select` on decision sets that are there already, one at a time; peers get as many contexts, all at once. It
+is not like for like. The peers have a model for each arm and one context for all, fedbandit has one model and a
+vector for each arm; for each arm all compute one d × d quadratic form and one inner product. fedbandit and contextualbandits work in f32,
+mabwiser in f64; contextualbandits adds an intercept; fedbandit reads ten times as much and checks every vector.
+";
+
+const ARMS: usize = 10;
+const AGENTS: usize = 100;
+
+fn simulate(config: &Config) -> Outcome {
+    run(config, &Logs::new(), 1, &|_| {}).expect("the configuration makes sense")
+}
+
+fn steps() -> String {
+    let title = "Simulation: a step of one agent against its random numbers, 10 arms, one thread (limit 2.5 at d = 8)";
+    let mut table = Table::new(title, "| d | step ns | its random numbers ns | ratio | agent-steps per CPU second |");
+    let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be had");
+    for dim in [2, 4, 8, 16, 32, 64] {
+        let steps = 160_000 / dim;
+        let (aggregator, attack) = (AggregatorName::Mean, Attack::None);
+        let config =
+            Config { agents: AGENTS, dim, arms: ARMS, steps: steps as u32, attack, aggregator, ..Config::default() };
+        let (mut step, mut draws) = (f64::INFINITY, f64::INFINITY);
+        // In turns: what slows the machine for a while slows both.
+        for _ in 0..5 {
+            step = step.min(1.0 / one.install(|| simulate(&config)).agent_steps_per_cpu_second);
+            draws = draws.min(least(ClockId::ThreadCPUTime, 1, || draw(dim, AGENTS * steps)) / (AGENTS * steps) as f64);
+        }
+        let (ratio, rate) = (step / draws, 1e-6 / step);
+        let miss = mark(dim != 8 || ratio <= 2.5);
+        let (step, draws) = (step * 1e9, draws * 1e9);
+        table.row(format!("| {dim} | {step:.0} | {draws:.0} | {ratio:.2}{miss} | {rate:.2}·10⁶ |"));
+    }
+    table.0
+}
+
+/// The sum of the numbers that steps in the ball draw: each arm's direction and radius, and the reward's noise.
+fn draw(dimension: usize, steps: usize) -> f64 {
+    let mut rng = Pcg64::seed_from_u64(1);
+    let mut sum = 0.0;
+    for _ in 0..steps {
+        let mut arms = 0.0;
+        for _ in 0..ARMS {
+            for _ in 0..dimension {
+                arms += Distribution::<f32>::sample(&StandardNormal, &mut rng);
+            }
+            arms += Distribution::<f32>::sample(&Exp1, &mut rng);
+        }
+        sum += f64::from(arms) + Distribution::<f64>::sample(&StandardNormal, &mut rng);
+    }
+    sum
+}
+
+fn memory() -> String {
+    let title = "Simulation: 100,000 virtual devices, d = 16, in one process (limit 2 GiB)";
+    let mut table = Table::new(title, "| devices | episodes | peak MB | bytes per device |");
+    table.row(child::again(&["memory-of", "100000"]));
+    table.0
+}
+
+/// The child of [`memory`]: its own peak is the measurement.
+fn many_devices() {
+    let agents: usize = std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number of devices");
+    let attack = Attack::SignFlip;
+    let config = Config { agents, dim: 16, steps: 16, episode_len: Some(4), attack, ..Config::default() };
+    let episodes = simulate(&config).trace.len();
+    let peak = child::peak();
+    let (each, miss) = (peak * 1e6 / agents as f64, mark(peak <= 2048.0 * 1.048_576));
+    println!("| {agents} | {episodes} | {peak:.0}{miss} | {each:.0} |");
+}
