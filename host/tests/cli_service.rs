@@ -1,5 +1,7 @@
 //! `fedbandit enroll`, `serve`, `device`, `status` and `revoke` from outside.
 
+mod directory;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,19 +10,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use directory::Directory;
 use fedbandit_core::wire::cobs;
 use serde_json::Value;
 
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
 impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("fedbandit-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
     fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
         command.current_dir(&self.0).args(arguments.split_whitespace());
@@ -60,12 +54,6 @@ impl Directory {
         let mut address = |prefix: &str| lines.next().unwrap().strip_prefix(prefix).unwrap().to_owned();
         let (devices, http) = (address("devices: tcp://"), address("status:  http://"));
         Service { child, devices, http }
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,24 +1,18 @@
 //! `fedbandit simulate` and `sweep` from outside: options in, tables, JSON, files and exit codes out.
 
+mod directory;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use directory::Directory;
 use serde_json::Value;
 
 const SMALL: &str = "--agents 12 --dim 4 --steps 128 --seeds 1,2";
 
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
 impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("fedbandit-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
     fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
@@ -28,12 +22,6 @@ impl Directory {
     fn names(&self, name: &str) -> BTreeSet<String> {
         let entries = fs::read_dir(self.0.join(name)).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

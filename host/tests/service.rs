@@ -75,7 +75,7 @@ impl Run {
 
     fn say(&mut self, agent: u32, message: &Message<'_>) -> Result<(), Dropped> {
         let frame = encode(agent, message);
-        self.service.handle(Link(agent.into()), &frame, 0)
+        self.service.handle(Link(agent.into()), &frame)
     }
 
     /// What was sent, by device and in words.
@@ -232,7 +232,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
     ];
     let mut counts: BTreeMap<Dropped, u64> = BTreeMap::new();
     for (frame, reason) in cases {
-        assert_eq!(run.service.handle(Link(1), &frame, 0), Err(reason));
+        assert_eq!(run.service.handle(Link(1), &frame), Err(reason));
         *counts.entry(reason).or_default() += 1;
     }
     assert_eq!(run.sent(), []);
@@ -245,7 +245,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
         Message::Summary(Summary { episode: 1, steps: 1, gram: (&[0.0; 6]).into(), feature_sum: (&[0.0; 3]).into() });
     let mut frame = [0; 128];
     let length = wide.encode(&message, &mut frame).unwrap();
-    run.service.handle(Link(1), &frame[..length], 0).unwrap();
+    run.service.handle(Link(1), &frame[..length]).unwrap();
     assert_eq!(run.sent(), [(1, format!("nack 1 {:?}", NackReason::WrongDimension))]);
 }
 
@@ -264,7 +264,7 @@ fn hostile_frames_do_no_harm() {
             let summary =
                 Summary { episode, steps: episode, gram: values[..3].into(), feature_sum: values[3..].into() };
             let _ = run.say(agent, &Message::Summary(summary));
-            let _ = run.service.handle(Link(agent.into()), &noise, 0);
+            let _ = run.service.handle(Link(agent.into()), &noise);
             run.tick(u64::from(agent) * 300);
             run.sent();
             Ok(())

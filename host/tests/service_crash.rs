@@ -1,17 +1,19 @@
 //! The real program, killed again and again while devices talk to it: nothing that was acknowledged is lost, nothing
 //! counts twice, and no model differs from what was sent before.
 
+mod directory;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use directory::Directory;
 use fedbandit::service::event::{Event, Release};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
@@ -25,15 +27,6 @@ const D: usize = 4;
 const FRAME: usize = max_frame_len(D);
 const DEVICES: u32 = 6;
 const KILLS: u32 = 100;
-
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A running service, which goes with the test.
 struct Service(Child);
@@ -131,8 +124,7 @@ fn live(agent: &mut Agent<D>, session: &mut Session<FRAME, 4>, memory: &mut Memo
 
 #[test]
 fn a_killed_service_keeps_its_promises() {
-    let directory = Directory(std::env::temp_dir().join(format!("fedbandit-{}-crash", std::process::id())));
-    fs::create_dir_all(&directory.0).unwrap();
+    let directory = Directory::new("crash");
     let mut enroll = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
     let arguments = format!("enroll --dir fleet --dim {D} --count {DEVICES}");
     let enrolled = enroll.current_dir(&directory.0).args(arguments.split(' ')).stdout(Stdio::null()).status().unwrap();

@@ -263,11 +263,11 @@ impl Service {
     /// # Errors
     /// The frame means nothing: it is counted, and its sender hears nothing. A link that brings nothing else is worth
     /// closing.
-    pub fn handle(&mut self, link: Link, frame: &[u8], now: u64) -> Result<(), Dropped> {
-        self.read(link, frame, now).inspect_err(|reason| *self.dropped.entry(*reason).or_default() += 1)
+    pub fn handle(&mut self, link: Link, frame: &[u8]) -> Result<(), Dropped> {
+        self.read(link, frame).inspect_err(|reason| *self.dropped.entry(*reason).or_default() += 1)
     }
 
-    fn read(&mut self, link: Link, frame: &[u8], _now: u64) -> Result<(), Dropped> {
+    fn read(&mut self, link: Link, frame: &[u8]) -> Result<(), Dropped> {
         let (run, agent) = claimed_address(frame).ok_or(Dropped::Length)?;
         let device = self.devices.get_mut(&agent).filter(|_| run == self.run).ok_or(Dropped::Unknown)?;
         let message = device.identity.decode(frame).map_err(|error| match error {

@@ -133,7 +133,7 @@ fn work(
                         verdicts.remove(&link);
                     }
                 }
-                Inbound::Frame(link, frame) => judge(verdicts, link, service.handle(link, &frame, now)),
+                Inbound::Frame(link, frame) => judge(verdicts, link, service.handle(link, &frame)),
                 Inbound::Tick => {}
             }
         }
