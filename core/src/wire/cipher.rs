@@ -1,7 +1,7 @@
 //! ChaCha20-Poly1305 of RFC 8439.
 //!
-//! The stream cipher is written out here, Poly1305 is the crate's: in `chacha20` the compiler leaves checks that can never fail, and with them
-//! panics, when it builds for size. There are no tables and no branches on secrets.
+//! The stream cipher is written out here, Poly1305 is the crate's: in the crate `chacha20` the compiler leaves checks that can never fail, and
+//! with them panics, at opt-level `z`. There are no tables and no branches on secrets.
 
 use poly1305::Poly1305;
 use poly1305::universal_hash::{KeyInit, UniversalHash};

@@ -101,7 +101,7 @@ impl Seal {
         super::encode_summary(&Sealing { seal: self, nonce }, summary, frame)
     }
 
-    /// Reads a frame from the other end; its payload is decrypted in place. A frame that is refused stays as it is.
+    /// Reads a frame from the other end; its payload is decrypted in place. A frame with a wrong tag stays as it is.
     ///
     /// # Errors
     /// The frame is none, is not sealed, is not for this identity, or its tag is wrong; see [`DecodeError`].
