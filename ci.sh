@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")" || exit 1
 
-STEPS=(fmt lint test docs nostd qemu budget miri)
+STEPS=(fmt lint test docs nostd qemu python budget miri)
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
 export RUSTFLAGS="${RUSTFLAGS:--D warnings}" CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
@@ -18,6 +18,7 @@ usage() {
   echo "  docs    rustdoc, warnings denied"
   echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
   echo "  qemu    the agent and the device application on every board under QEMU"
+  echo "  python  the device in Python, written from docs/wire.md, against a controller; the examples of that page"
   echo "  budget  RAM, flash and instructions against their limits and core/budget.csv; --write replaces the record"
   echo "  miri    core under Miri, where a nightly toolchain has it"
   echo
@@ -116,13 +117,17 @@ step_nostd() {
   local target
   for target in "${TARGETS[@]}"; do
     embedded_cargo build --locked -q -p fedbandit-core --target "$target" || return
-    embedded_cargo build --locked -q -p fedbandit-core --target "$target" --features defmt,serde,wire || return
+    embedded_cargo build --locked -q -p fedbandit-core --target "$target" --features defmt,serde,sealed || return
   done
   cargo test --locked --release -p fedbandit-tests --test panic_free
 }
 
 step_qemu() {
   setup_qemu && cargo test --locked --release -p fedbandit-tests --test qemu --test qemu_can_fail --test device
+}
+
+step_python() {
+  setup_host && apt_install python3 python3 && cargo test --locked --release -p fedbandit-tests --test python_device
 }
 
 step_budget() { setup_qemu && cargo run --locked --release -q -p fedbandit-tests -- budget "$@"; }

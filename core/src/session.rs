@@ -11,6 +11,8 @@ use crate::agent::Agent;
 use crate::error::ModelError;
 use crate::summary::EpisodeSummary;
 use crate::wire::{DecodeError, Identity, Message, NackReason};
+#[cfg(feature = "sealed")]
+use crate::wire::{Nonces, Seal};
 
 /// The wait after a first attempt, in milliseconds.
 const FIRST_WAIT: u32 = 1_000;
@@ -21,9 +23,10 @@ const DOUBLINGS: u32 = 6;
 /// With nothing to say, a device shows itself this often, in milliseconds.
 const HEARTBEAT: u32 = 30_000;
 
-/// A link with room for W unacknowledged summaries in frames of up to F bytes ([`max_frame_len`](crate::wire::max_frame_len)).
+/// A link with room for W unacknowledged summaries in frames of up to F bytes ([`max_frame_len`](crate::wire::max_frame_len), or
+/// `max_sealed_frame_len`).
 pub struct Session<const F: usize, const W: usize> {
-    identity: Identity,
+    end: End,
     boot: u32,
     /// Unacknowledged summaries, the oldest first, and their episodes.
     outbox: Deque<(u32, Vec<u8, F>), W>,
@@ -33,6 +36,13 @@ pub struct Session<const F: usize, const W: usize> {
     next: u64,
     attempts: u32,
     lost: u32,
+}
+
+/// The device's end of the link.
+enum End {
+    Plain(Identity),
+    #[cfg(feature = "sealed")]
+    Sealed(Seal, Nonces),
 }
 
 /// What a received frame meant.
@@ -65,7 +75,20 @@ pub enum Event {
 impl<const F: usize, const W: usize> Session<F, W> {
     /// A session of a device that has started `boot` times; it begins with a hello.
     pub fn new(identity: Identity, boot: u32) -> Self {
-        Self { identity, boot, outbox: Deque::new(), wants_model: true, next: 0, attempts: 0, lost: 0 }
+        Self::with(End::Plain(identity), boot)
+    }
+
+    /// A session in sealed frames, for an identity that asks for them; others are refused.
+    ///
+    /// To be made once per start, with a boot number that is larger at each start and was stored durably before: see [`Nonces`].
+    /// [`handle`](Self::handle) and [`resume`](Self::resume) take F bytes of stack to open a frame.
+    #[cfg(feature = "sealed")]
+    pub fn sealed(identity: Identity, boot: u32) -> Self {
+        Self::with(End::Sealed(Seal::device(identity), Nonces::new(boot)), boot)
+    }
+
+    fn with(end: End, boot: u32) -> Self {
+        Self { end, boot, outbox: Deque::new(), wants_model: true, next: 0, attempts: 0, lost: 0 }
     }
 
     /// Whether the model of the running episode is still to come.
@@ -93,12 +116,12 @@ impl<const F: usize, const W: usize> Session<F, W> {
         let mut frame = Vec::new();
         // Always room for it, if F is a frame's length: then nothing is lost here.
         if frame.resize(F, 0).is_ok() {
-            match self.identity.encode_summary(summary, &mut frame) {
-                Ok(length) => {
+            match self.end.encode_summary(summary, &mut frame) {
+                Some(length) => {
                     frame.truncate(length);
                     self.enqueue(summary.episode(), frame);
                 }
-                Err(_) => self.lost = self.lost.saturating_add(1),
+                None => self.lost = self.lost.saturating_add(1),
             }
         }
         self.wants_model = true;
@@ -110,7 +133,17 @@ impl<const F: usize, const W: usize> Session<F, W> {
     /// # Errors
     /// The bytes are not a summary of this device.
     pub fn resume(&mut self, frame: &[u8]) -> Result<(), DecodeError> {
-        let Message::Summary(summary) = self.identity.decode(frame)? else { return Err(DecodeError::Length) };
+        #[cfg(feature = "sealed")]
+        let mut copy;
+        let message = match &self.end {
+            End::Plain(identity) => identity.decode(frame)?,
+            #[cfg(feature = "sealed")]
+            End::Sealed(seal, _) => {
+                copy = Vec::<u8, F>::from_slice(frame).map_err(|_| DecodeError::Length)?;
+                seal.decode_own(&mut copy)?
+            }
+        };
+        let Message::Summary(summary) = message else { return Err(DecodeError::Length) };
         let frame = Vec::from_slice(frame).map_err(|_| DecodeError::Length)?;
         self.enqueue(summary.episode, frame);
         Ok(())
@@ -139,7 +172,17 @@ impl<const F: usize, const W: usize> Session<F, W> {
         agent: &mut Agent<D>,
         now: u64,
     ) -> Result<Event, DecodeError> {
-        let event = match self.identity.decode(frame)? {
+        #[cfg(feature = "sealed")]
+        let mut copy;
+        let message = match &self.end {
+            End::Plain(identity) => identity.decode(frame)?,
+            #[cfg(feature = "sealed")]
+            End::Sealed(seal, _) => {
+                copy = Vec::<u8, F>::from_slice(frame).map_err(|_| DecodeError::Length)?;
+                seal.decode(&mut copy)?
+            }
+        };
+        let event = match message {
             Message::Model(model) => match agent.begin(&model) {
                 Ok(()) => {
                     self.wants_model = false;
@@ -180,7 +223,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
                     true => Message::Hello { episode, boot: self.boot },
                     false => Message::Heartbeat { episode },
                 };
-                self.identity.encode(&message, frame).ok()?
+                self.end.encode(&message, frame)?
             }
         };
         let wait = match self.outbox.is_empty() && !self.wants_model {
@@ -212,5 +255,23 @@ impl<const F: usize, const W: usize> Session<F, W> {
     fn wait(&mut self, now: u64, milliseconds: u32) {
         self.attempts = 0;
         self.next = now.saturating_add(milliseconds.into());
+    }
+}
+
+impl End {
+    fn encode(&mut self, message: &Message<'_>, frame: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Plain(identity) => identity.encode(message, frame).ok(),
+            #[cfg(feature = "sealed")]
+            Self::Sealed(seal, nonces) => seal.encode(nonces.next()?, message, frame).ok(),
+        }
+    }
+
+    fn encode_summary<const D: usize>(&mut self, summary: &EpisodeSummary<'_, D>, frame: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Plain(identity) => identity.encode_summary(summary, frame).ok(),
+            #[cfg(feature = "sealed")]
+            Self::Sealed(seal, nonces) => seal.encode_summary(nonces.next()?, summary, frame).ok(),
+        }
     }
 }

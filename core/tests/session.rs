@@ -201,3 +201,142 @@ fn what_frames_mean() {
     assert_eq!(resumed.unacknowledged().count(), 1, "kept twice, sent once");
     assert_eq!(poll(&mut resumed, 7, 0), Some(waiting[2].clone()));
 }
+
+/// Sealed frames on a line that loses and repeats, with resets of the device, whose state is kept or lost, and restarts of the controller.
+#[cfg(feature = "sealed")]
+mod sealed {
+    use std::collections::HashMap;
+
+    use fedbandit_core::wire::{Nonces, Seal, max_sealed_frame_len};
+
+    use super::*;
+
+    const FRAME: usize = max_sealed_frame_len(D);
+
+    type Link = Session<FRAME, 4>;
+
+    struct Controller {
+        end: Seal,
+        incarnation: u32,
+        nonces: Nonces,
+    }
+
+    impl Controller {
+        fn start(incarnation: u32) -> Self {
+            Self { end: Seal::controller(identity()), incarnation, nonces: Nonces::new(incarnation) }
+        }
+
+        fn send(&mut self, message: &Message<'_>) -> Vec<u8> {
+            let mut frame = vec![0; FRAME];
+            let length = self.end.encode(self.nonces.next().unwrap(), message, &mut frame).unwrap();
+            frame.truncate(length);
+            frame
+        }
+
+        fn answer(&mut self, frame: &[u8]) -> Vec<u8> {
+            let (theta, design) = ([0.25, 0.5], [2.0, 0.0, 2.0]);
+            let answer = match self.end.decode(&mut frame.to_vec()).expect("no frame of the device") {
+                Message::Hello { episode, .. } | Message::Heartbeat { episode } => Message::Model(Model {
+                    episode,
+                    episode_len: EPISODE_LEN,
+                    beta: 1.0,
+                    rewards: Rewards::Unbounded,
+                    theta: (&theta).into(),
+                    design: (&design).into(),
+                }),
+                Message::Summary(summary) => Message::Ack { episode: summary.episode },
+                other => panic!("{other:?}"),
+            };
+            self.send(&answer)
+        }
+    }
+
+    /// All that was ever on the line, by its direction and nonce.
+    #[derive(Default)]
+    struct Eavesdropper {
+        seen: HashMap<(bool, [u8; 12]), Vec<u8>>,
+        repeated: u32,
+    }
+
+    impl Eavesdropper {
+        fn hear(&mut self, frame: &[u8]) {
+            let nonce = frame[16..28].try_into().unwrap();
+            if let Some(first) = self.seen.insert((frame[1] < 0x80, nonce), frame.to_vec()) {
+                assert_eq!(first, frame, "one nonce, two frames");
+                self.repeated += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn no_nonce_seals_two_frames() {
+        let (mut rng, mut boot, mut now) = (Pcg32::seed_from_u64(5), 1, 0);
+        let (mut agent, mut link) = (agent(), Link::sealed(identity(), boot));
+        let (mut controller, mut line) = (Controller::start(1), Eavesdropper::default());
+        let (mut acknowledged, mut lost_state) = (0, 0);
+        for _ in 0..200_000 {
+            now += 100;
+            let mut buffer = [0; FRAME];
+            if let Some(length) = link.poll(agent.episode(), now, &mut rng, &mut buffer) {
+                line.hear(&buffer[..length]);
+                let answer = controller.answer(&buffer[..length]);
+                line.hear(&answer);
+                if rng.next_u32() % 2 == 0 {
+                    let event = link.handle(&answer, &mut agent, now).unwrap();
+                    acknowledged += u32::from(matches!(event, Event::Acknowledged { .. }));
+                }
+            }
+            if !link.wants_model() {
+                agent.record(&Action::from([0.5, (rng.next_u32() % 100) as f32 / 200.0]), 1.0).unwrap();
+                if agent.steps() == EPISODE_LEN {
+                    link.submit(&agent.finish(), now);
+                }
+            }
+            match rng.next_u32() % 1_000 {
+                0 => controller = Controller::start(controller.incarnation + 1),
+                chance @ 1..4 => {
+                    boot += 1;
+                    let before = std::mem::replace(&mut link, Link::sealed(identity(), boot));
+                    if chance == 1 {
+                        // The same episodes come again, with other summaries.
+                        agent = super::agent();
+                        lost_state += 1;
+                    } else {
+                        before.unacknowledged().for_each(|frame| link.resume(frame).unwrap());
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert!(controller.incarnation > 100 && boot > 300 && lost_state > 100, "too little happened");
+        assert!(acknowledged > 1_000 && line.repeated > 1_000, "{acknowledged} {}", line.repeated);
+    }
+
+    #[test]
+    fn a_sealed_session_takes_sealed_frames_only() {
+        let (mut link, mut agent) = (Link::sealed(identity(), 1), agent());
+        let mut controller = Controller::start(1);
+        assert_eq!(link.handle(&model(1), &mut agent, 0), Err(DecodeError::Version(1)));
+        assert!(link.wants_model());
+        let mut frame = [0; FRAME];
+        let length = link.poll(1, 0, &mut Pcg32::seed_from_u64(1), &mut frame).unwrap();
+        let sealed = controller.answer(&frame[..length]);
+        let mut plain = super::Link::new(identity(), 1);
+        assert_eq!(plain.handle(&sealed, &mut agent, 0), Err(DecodeError::Version(0x81)));
+        let reflected = frame[..length].to_vec();
+        assert_eq!(link.handle(&reflected, &mut agent, 0), Err(DecodeError::Tag));
+        assert_eq!(link.handle(&[0x81; FRAME + 1], &mut agent, 0), Err(DecodeError::Length));
+        assert_eq!(link.handle(&sealed, &mut agent, 0), Ok(Event::Model { episode: 1 }));
+
+        link.submit(&agent.finish(), 0);
+        let waiting: Vec<u8> = link.unacknowledged().next().unwrap().to_vec();
+        let mut damaged = waiting.clone();
+        damaged[40] ^= 1;
+        let mut resumed = Link::sealed(identity(), 2);
+        assert_eq!(resumed.resume(&damaged), Err(DecodeError::Tag));
+        assert_eq!(resumed.resume(&reflected), Err(DecodeError::Length), "no summary");
+        assert_eq!(resumed.resume(&sealed), Err(DecodeError::Tag), "the controller's");
+        assert_eq!(resumed.resume(&waiting), Ok(()));
+        assert_eq!(resumed.unacknowledged().next(), Some(waiting.as_slice()));
+    }
+}

@@ -1,4 +1,4 @@
-//! Frames against bytes made elsewhere, COBS against the `cobs` crate, and hostile bytes of every kind.
+//! Frames, plain and sealed, against bytes made elsewhere, COBS against the `cobs` crate, and hostile bytes of every kind.
 #![cfg(feature = "wire")]
 
 use fedbandit_core::wire::{
@@ -28,25 +28,37 @@ const SUMMARY: Summary<'static> = Summary {
     feature_sum: Values::Native(&[0.5, -2.0]),
 };
 
-/// Every message, and its frame as Python's `struct`, `hmac` and `hashlib` make it from the layout in `docs/wire.md`.
-const GOLDEN: [(Message<'static>, &str); 6] = [
+/// Every message with its frame, plain and sealed, as `tests/wire_examples.py` makes them from the layout in `docs/wire.md`.
+const GOLDEN: [(Message<'static>, &str, &str); 6] = [
     (
         Message::Hello { episode: 5, boot: 9 },
         "01010002040302010d0c0b0a0500000009000000a9ad9fd33b799092549c84ec2a0cd494",
+        "81010002040302010d0c0b0a05000000090000000000000000000000345951f5afdd95476999c4c067b6d9615b7b759f",
     ),
-    (Message::Heartbeat { episode: 5 }, "01020002040302010d0c0b0a050000009c048b26a7176d9df9f67871bd44092c"),
+    (
+        Message::Heartbeat { episode: 5 },
+        "01020002040302010d0c0b0a050000009c048b26a7176d9df9f67871bd44092c",
+        "81020002040302010d0c0b0a05000000090000000100000000000000fddb6b9354560fbe440748802c9ba3c9",
+    ),
     (
         Message::Summary(SUMMARY),
         "01030002040302010d0c0b0a05000000030000000000c03f000080be0000403f0000003f000000c0e4f06037bbbaead2969657b34d1a1ae8",
+        "81030002040302010d0c0b0a05000000090000000200000000000000a1af7e1b233dc25e523f7e16a8044591d687bf886118d00de56d190f415ce124b569d0d5313854b4",
     ),
     (
         Message::Model(MODEL),
         "01810102040302010d0c0b0a06000000400000000000a03f0000003f000000be000080400000003f00000040549d8aa1eaea0e8e0942ad0cc30c48d8",
+        "81810102040302010d0c0b0a060000000400000000000000000000003fb810bdccf2932ed8aa85f12d8345354100ec775209cbd5e926e9cb4f7ddda206b36b11bae8126a656b9cda",
     ),
-    (Message::Ack { episode: 5 }, "01820002040302010d0c0b0a05000000e6ad294d82057e2be4be42d50db6fada"),
+    (
+        Message::Ack { episode: 5 },
+        "01820002040302010d0c0b0a05000000e6ad294d82057e2be4be42d50db6fada",
+        "81820002040302010d0c0b0a05000000040000000100000000000000ec11e511013d98ac749d33fed0cc80f4",
+    ),
     (
         Message::Nack { episode: 4, reason: NackReason::WrongEpisode },
         "01830102040302010d0c0b0a0400000039f22e185b595bfb0ec4c02eb09551f7",
+        "81830102040302010d0c0b0a040000000400000002000000000000002bf65eaa9d209d9b7fc0d2bcfebc7c8d",
     ),
 ];
 
@@ -72,7 +84,7 @@ fn encode(message: &Message<'_>) -> Vec<u8> {
 
 #[test]
 fn golden_bytes_both_ways() {
-    for (message, text) in GOLDEN {
+    for (message, text, _) in GOLDEN {
         let frame = hex(text);
         assert_eq!(encode(&message), frame, "{message:?}");
         let decoded = identity().decode(&frame).unwrap();
@@ -111,7 +123,7 @@ fn an_agents_summary_is_a_summary_message() {
 /// A frame with one bit changed, cut short or made longer is refused, and so is one for another device or with another key.
 #[test]
 fn nothing_but_the_frame_passes() {
-    for (message, _) in GOLDEN {
+    for (message, ..) in GOLDEN {
         let frame = encode(&message);
         for bit in 0..frame.len() * 8 {
             let mut damaged = frame.clone();
@@ -224,4 +236,164 @@ fn the_decoder_recovers_from_any_bytes() {
     assert_eq!(decoder.dropped(), 3);
     assert!([0, 0, 0].iter().all(|byte| decoder.push(*byte).is_none()), "zeros between frames are no frames");
     assert_eq!(decoder.dropped(), 3);
+}
+
+#[cfg(feature = "sealed")]
+mod sealed {
+    use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
+    use fedbandit_core::wire::{Nonces, Seal, max_sealed_frame_len};
+
+    use super::*;
+
+    const VERSION: u8 = 0x81;
+
+    /// Sender, receiver and nonces of the golden frames: three are the device's, in its start 9, and three the controller's, in its start 4.
+    fn ends() -> [(Seal, Seal, Nonces); 2] {
+        let (device, controller) = (Seal::device(identity()), Seal::controller(identity()));
+        [(device.clone(), controller.clone(), Nonces::new(9)), (controller, device, Nonces::new(4))]
+    }
+
+    /// Every message with its golden frame, its sender and its receiver.
+    fn golden() -> Vec<(Message<'static>, Vec<u8>, Seal, Seal)> {
+        let messages = ends().into_iter().zip(GOLDEN.chunks(3)).flat_map(|((from, to, _), golden)| {
+            golden.iter().map(move |(message, _, text)| (*message, hex(text), from.clone(), to.clone()))
+        });
+        messages.collect()
+    }
+
+    #[test]
+    fn golden_bytes_both_ways() {
+        for ((sender, receiver, mut nonces), golden) in ends().into_iter().zip(GOLDEN.chunks(3)) {
+            for (message, plain, text) in golden {
+                let (mut frame, expected) = ([0; max_sealed_frame_len(2)], hex(text));
+                let length = sender.encode(nonces.next().unwrap(), message, &mut frame).unwrap();
+                assert_eq!(frame[..length], expected, "{message:?}");
+                assert_eq!(length, hex(plain).len() + 12);
+                assert_eq!(claimed_address(&frame), Some((0x0102_0304, 0x0a0b_0c0d)));
+                let decoded = receiver.decode(&mut frame[..length]).unwrap();
+                assert_eq!(encode(&decoded), hex(plain), "what was sealed is what a plain frame says");
+                for room in 0..length {
+                    let nonce = Nonces::new(0).next().unwrap();
+                    assert_eq!(sender.encode(nonce, message, &mut vec![0; room]), Err(BufferTooShort));
+                }
+            }
+        }
+        assert_eq!(format!("{:?}", Seal::device(identity())), format!("{:?}", identity()), "no key is shown");
+    }
+
+    /// One bit changed, cut short, made longer, for another device, with another key, sent back to its sender: refused, and left as it came.
+    #[test]
+    fn nothing_but_the_frame_passes() {
+        for (_, frame, sender, receiver) in golden() {
+            let refuse = |end: &Seal, frame: &[u8], expected| {
+                let mut received = frame.to_vec();
+                assert_eq!(end.decode(&mut received), Err(expected), "{frame:x?}");
+                assert_eq!(received, frame, "what is refused is not decrypted");
+            };
+            for bit in 0..frame.len() * 8 {
+                let mut damaged = frame.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                let expected = match bit / 8 {
+                    0 => DecodeError::Version(VERSION ^ 1 << (bit % 8)),
+                    4..12 => DecodeError::Address,
+                    _ => DecodeError::Tag,
+                };
+                refuse(&receiver, &damaged, expected);
+            }
+            for length in 0..frame.len() {
+                let expected = if length < 16 + 12 + 16 { DecodeError::Length } else { DecodeError::Tag };
+                refuse(&receiver, &frame[..length], expected);
+            }
+            refuse(&receiver, &[frame.as_slice(), &[0]].concat(), DecodeError::Tag);
+            refuse(&sender, &frame, DecodeError::Tag);
+            for end in [Seal::device, Seal::controller] {
+                refuse(&end(Identity { key: [1; 32], ..identity() }), &frame, DecodeError::Tag);
+                refuse(&end(Identity { agent: 1, ..identity() }), &frame, DecodeError::Address);
+            }
+        }
+    }
+
+    /// The same key in another run or for another agent gives other keys: a frame with another address in its header does not pass there.
+    #[test]
+    fn keys_are_of_an_address_and_a_direction() {
+        for (_, frame, ..) in golden() {
+            for (offset, other) in
+                [(4, Identity { run: 0x0102_0305, ..identity() }), (8, Identity { agent: 0x0a0b_0c0c, ..identity() })]
+            {
+                let mut readdressed = frame.clone();
+                readdressed[offset] ^= 1;
+                for end in [Seal::device, Seal::controller] {
+                    assert_eq!(end(other.clone()).decode(&mut readdressed), Err(DecodeError::Tag));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_downgrade() {
+        for (message, sealed, _, receiver) in golden() {
+            let mut plain = encode(&message);
+            let expected = if plain.len() < 16 + 12 + 16 { DecodeError::Length } else { DecodeError::Version(1) };
+            assert_eq!(receiver.decode(&mut plain), Err(expected));
+            assert_eq!(identity().decode(&sealed), Err(DecodeError::Version(VERSION)));
+        }
+        let blob = identity().to_sealed_blob();
+        assert_eq!(
+            blob.as_slice(),
+            hex(
+                "4642494401020100040302010d0c0b0a000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f27539b9c"
+            )
+        );
+        assert!(Identity::from_blob(&blob).is_none(), "an identity that asks for sealed frames is none without");
+        assert!(Identity::from_sealed_blob(&identity().to_blob()).is_none());
+        let read = Identity::from_sealed_blob(&blob).unwrap();
+        assert_eq!((read.run, read.agent, read.dimension, read.key), (0x0102_0304, 0x0a0b_0c0d, 2, identity().key));
+    }
+
+    /// Any bytes, bare or behind a header that passes, are refused.
+    #[test]
+    fn any_bytes_are_no_frame() {
+        let bytes = proptest::collection::vec(any::<u8>(), 0..200);
+        proptest!(cases(2_000), |(bytes in bytes, kind in any::<u8>())| {
+            let header = [VERSION, kind, 0, 2, 4, 3, 2, 1, 0xd, 0xc, 0xb, 0xa, 5, 0, 0, 0];
+            for end in [Seal::device(identity()), Seal::controller(identity())] {
+                prop_assert!(end.decode(&mut bytes.clone()).is_err());
+                prop_assert!(end.decode(&mut [header.as_slice(), &bytes].concat()).is_err());
+            }
+        });
+    }
+
+    /// What is opened is what was sealed, bit for bit, and the frame is what the `chacha20poly1305` crate makes of the plain one's parts.
+    #[test]
+    fn sealed_by_the_definition() {
+        // The device's direction key, by the device in Python.
+        let key = hex("51cf94ccb4b81b0bcab753641ac328fc46c93d0faaeca9fb117a348a180450e5");
+        let cipher = ChaCha20Poly1305::new_from_slice(&key).unwrap();
+        let values = (1..=40_usize).prop_flat_map(|d| {
+            let values = |n| proptest::collection::vec(any::<u32>().prop_map(f32::from_bits), n);
+            (Just(d), values(d * (d + 1) / 2), values(d))
+        });
+        proptest!(cases(500), |((d, gram, feature_sum) in values, episode in any::<u32>(), boot in any::<u32>(), skip in 0..5_usize)| {
+            let identity = Identity { dimension: d as u8, ..identity() };
+            let (gram, feature_sum) = (Values::Native(&gram), Values::Native(&feature_sum));
+            let message = Message::Summary(Summary { episode, steps: 7, gram, feature_sum });
+            let mut plain = vec![0; max_frame_len(d)];
+            let length = identity.encode(&message, &mut plain).unwrap();
+            plain.truncate(length - 16);
+            let nonce = [boot.to_le_bytes().as_slice(), &skip.to_le_bytes()].concat();
+            plain[0] = VERSION;
+            let (header, payload) = plain.split_at_mut(16);
+            let tag = cipher.encrypt_inout_detached(nonce.as_slice().try_into().unwrap(), header, (&mut *payload).into()).unwrap();
+            let expected = [&*header, &nonce, payload, &tag].concat();
+
+            let mut frame = vec![0; max_sealed_frame_len(d)];
+            let sealed = Seal::device(identity.clone()).encode(Nonces::new(boot).nth(skip).unwrap(), &message, &mut frame).unwrap();
+            frame.truncate(sealed);
+            prop_assert_eq!(&frame, &expected);
+            let decoded = Seal::controller(identity).decode(&mut frame).unwrap();
+            prop_assert_eq!(super::values(&decoded), super::values(&message));
+            let same = matches!(decoded, Message::Summary(Summary { episode: found, steps: 7, .. }) if found == episode);
+            prop_assert!(same);
+        });
+    }
 }

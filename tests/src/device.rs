@@ -1,4 +1,5 @@
-//! A firmware device under QEMU, with its serial line on a local TCP port, its reset button, and its decoded log.
+//! A firmware device under QEMU, with its serial line on a local TCP port, its reset button, and its decoded log; and the line of any
+//! device on TCP.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -32,7 +33,7 @@ struct Log {
     bell: Condvar,
 }
 
-/// The device's serial line.
+/// A device's line.
 pub struct Line {
     stream: TcpStream,
     decoder: cobs::Decoder<FRAME>,
@@ -80,9 +81,7 @@ impl Device {
     /// # Errors
     /// The connection fails.
     pub fn line(&self) -> io::Result<Line> {
-        let stream = accept(&self.listener)?;
-        stream.set_nodelay(true)?;
-        Ok(Line { stream, decoder: cobs::Decoder::new() })
+        Line::accept(&self.listener)
     }
 
     /// Presses the reset button.
@@ -120,6 +119,16 @@ impl Drop for Device {
 }
 
 impl Line {
+    /// The next device that connects.
+    ///
+    /// # Errors
+    /// None connects within a minute.
+    pub fn accept(listener: &TcpListener) -> io::Result<Self> {
+        let stream = accept(listener)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, decoder: cobs::Decoder::new() })
+    }
+
     /// The next frame; none if nothing came in time or the line was closed.
     pub fn receive(&mut self, timeout: Duration) -> Option<Vec<u8>> {
         let deadline = Instant::now() + timeout;

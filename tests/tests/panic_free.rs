@@ -11,7 +11,10 @@ fn build(profile: &str, dimension: usize, features: &[&str]) -> Result<(), Strin
 fn the_whole_api_links_without_a_panic_handler() {
     for profile in ["release", "opt-s", "opt-z"] {
         for dimension in [8, 16, 32] {
-            build(profile, dimension, &[]).unwrap_or_else(|error| panic!("{profile}, D = {dimension}:\n{error}"));
+            for features in [&[][..], &["sealed"]] {
+                build(profile, dimension, features)
+                    .unwrap_or_else(|error| panic!("{profile}, D = {dimension}, {features:?}:\n{error}"));
+            }
         }
     }
 }

@@ -1,9 +1,14 @@
-//! The frames that devices and controllers exchange: fixed little-endian layouts, each ended by an authentication tag.
+//! The frames that devices and controllers exchange: fixed little-endian layouts, each ended by an authentication tag. With the feature
+//! `sealed` they can be encrypted as well.
 //!
 //! `docs/wire.md` specifies them byte by byte. A frame is checked from the outside in: length, version, address, tag, and only then
 //! its content. Decoding borrows from the frame and allocates nothing.
 
+#[cfg(feature = "sealed")]
+mod cipher;
 pub mod cobs;
+#[cfg(feature = "sealed")]
+mod sealed;
 
 use core::fmt;
 
@@ -13,6 +18,9 @@ use sha2::Sha256;
 use crate::model::{Model, Rewards, Values, packed_len};
 use crate::state::crc32;
 use crate::summary::EpisodeSummary;
+
+#[cfg(feature = "sealed")]
+pub use sealed::{Nonce, Nonces, Seal, max_sealed_frame_len};
 
 /// The version of the layouts.
 pub const VERSION: u8 = 1;
@@ -153,10 +161,19 @@ impl Identity {
     pub const BLOB_LEN: usize = 52;
 
     /// Reads the provisioning blob that is flashed beside the firmware; none if there is no valid one.
+    ///
+    /// A blob that asks for sealed frames is none here: see `from_sealed_blob`.
     pub fn from_blob(blob: &[u8; Self::BLOB_LEN]) -> Option<Self> {
+        Self::read_blob(blob, 0)
+    }
+
+    fn read_blob(blob: &[u8; Self::BLOB_LEN], mode: u8) -> Option<Self> {
         let (content, checksum) = blob.split_last_chunk::<4>()?;
         let (start, content) = content.split_first_chunk::<8>()?;
-        let &[b'F', b'B', b'I', b'D', 1, dimension, 0, 0] = start else { return None };
+        let &[b'F', b'B', b'I', b'D', 1, dimension, found, 0] = start else { return None };
+        if found != mode {
+            return None;
+        }
         let (run, content) = content.split_first_chunk::<4>()?;
         let (agent, key) = content.split_first_chunk::<4>()?;
         let (key, _) = key.split_first_chunk::<32>()?;
@@ -168,10 +185,14 @@ impl Identity {
 
     /// The provisioning blob: `FBID`, version 1, dimension, two zeros, run, agent, key, CRC-32 of all before.
     pub fn to_blob(&self) -> [u8; Self::BLOB_LEN] {
+        self.write_blob(0)
+    }
+
+    fn write_blob(&self, mode: u8) -> [u8; Self::BLOB_LEN] {
         let mut blob = [0; Self::BLOB_LEN];
         let mut writer = Writer { bytes: &mut blob, at: 0 };
         let parts: [&[u8]; 4] = [
-            &[b'F', b'B', b'I', b'D', 1, self.dimension, 0, 0],
+            &[b'F', b'B', b'I', b'D', 1, self.dimension, mode, 0],
             &self.run.to_le_bytes(),
             &self.agent.to_le_bytes(),
             &self.key,
@@ -188,28 +209,7 @@ impl Identity {
     /// # Errors
     /// The buffer is shorter than the frame; [`max_frame_len`] bytes suffice.
     pub fn encode(&self, message: &Message<'_>, frame: &mut [u8]) -> Result<usize, BufferTooShort> {
-        let header = |kind, flags, episode| Header {
-            kind,
-            flags,
-            dimension: self.dimension,
-            run: self.run,
-            agent: self.agent,
-            episode,
-        };
-        match *message {
-            Message::Hello { episode, boot } => self.write(&header(HELLO, 0, episode), [boot], [], frame),
-            Message::Heartbeat { episode } => self.write(&header(HEARTBEAT, 0, episode), [], [], frame),
-            Message::Summary(Summary { episode, steps, gram, feature_sum }) => {
-                self.write(&header(SUMMARY, 0, episode), [steps], gram.iter().chain(feature_sum.iter()), frame)
-            }
-            Message::Model(Model { episode, episode_len, beta, rewards, theta, design }) => {
-                let flags = if rewards == Rewards::Clipped { CLIPPED } else { 0 };
-                let numbers = [episode_len, beta.to_bits()];
-                self.write(&header(MODEL, flags, episode), numbers, theta.iter().chain(design.iter()), frame)
-            }
-            Message::Ack { episode } => self.write(&header(ACK, 0, episode), [], [], frame),
-            Message::Nack { episode, reason } => self.write(&header(NACK, reason.code(), episode), [], [], frame),
-        }
+        encode(self, message, frame)
     }
 
     /// [`encode`](Self::encode) for an agent's own summary.
@@ -221,26 +221,11 @@ impl Identity {
         summary: &EpisodeSummary<'_, D>,
         frame: &mut [u8],
     ) -> Result<usize, BufferTooShort> {
-        let Self { run, agent, dimension, .. } = *self;
-        let header = Header { kind: SUMMARY, flags: 0, dimension, run, agent, episode: summary.episode() };
-        self.write(&header, [summary.steps()], summary.gram().chain(*summary.feature_sum()), frame)
+        encode_summary(self, summary, frame)
     }
 
-    fn write<const N: usize>(
-        &self,
-        header: &Header,
-        numbers: [u32; N],
-        values: impl IntoIterator<Item = f32>,
-        frame: &mut [u8],
-    ) -> Result<usize, BufferTooShort> {
-        let mut writer = Writer { bytes: frame, at: 0 };
-        writer.put(&header.to_bytes())?;
-        for word in numbers.into_iter().chain(values.into_iter().map(f32::to_bits)) {
-            writer.put(&word.to_le_bytes())?;
-        }
-        let tag = self.tag(writer.written()).ok_or(BufferTooShort)?;
-        writer.put(tag.get(..TAG_LEN).unwrap_or_default())?;
-        Ok(writer.at)
+    fn header(&self, kind: u8, flags: u8, episode: u32) -> Header {
+        Header { kind, flags, dimension: self.dimension, run: self.run, agent: self.agent, episode }
     }
 
     /// Reads a frame that is addressed with this identity.
@@ -250,16 +235,22 @@ impl Identity {
     pub fn decode<'a>(&self, frame: &'a [u8]) -> Result<Message<'a>, DecodeError> {
         let (signed, tag) = frame.split_last_chunk::<TAG_LEN>().ok_or(DecodeError::Length)?;
         let (header, payload) = signed.split_first_chunk::<HEADER_LEN>().ok_or(DecodeError::Length)?;
+        let header = self.check(header, VERSION)?;
+        self.verify(signed, tag)?;
+        header.message(payload)
+    }
+
+    /// The header, if it is of this version and of this identity.
+    fn check(&self, header: &[u8; HEADER_LEN], expected: u8) -> Result<Header, DecodeError> {
         let [version, ..] = *header;
-        if version != VERSION {
+        if version != expected {
             return Err(DecodeError::Version(version));
         }
         let header = Header::read(header);
         if (header.run, header.agent) != (self.run, self.agent) {
             return Err(DecodeError::Address);
         }
-        self.verify(signed, tag)?;
-        header.message(payload)
+        Ok(header)
     }
 
     fn tag(&self, signed: &[u8]) -> Option<[u8; 32]> {
@@ -275,6 +266,81 @@ impl Identity {
     }
 }
 
+/// How frames are protected: by a tag alone, or sealed.
+trait Protection {
+    /// The version byte.
+    const VERSION: u8;
+
+    fn identity(&self) -> &Identity;
+
+    /// What stands between header and payload.
+    fn nonce(&self) -> &[u8];
+
+    /// Ends a frame.
+    fn finish(&self, writer: &mut Writer<'_>) -> Result<(), BufferTooShort>;
+}
+
+impl Protection for Identity {
+    const VERSION: u8 = VERSION;
+
+    fn identity(&self) -> &Identity {
+        self
+    }
+
+    fn nonce(&self) -> &[u8] {
+        &[]
+    }
+
+    fn finish(&self, writer: &mut Writer<'_>) -> Result<(), BufferTooShort> {
+        let tag = self.tag(writer.written()).ok_or(BufferTooShort)?;
+        writer.put(tag.get(..TAG_LEN).unwrap_or_default())
+    }
+}
+
+fn encode<P: Protection>(by: &P, message: &Message<'_>, frame: &mut [u8]) -> Result<usize, BufferTooShort> {
+    let header = |kind, flags, episode| by.identity().header(kind, flags, episode);
+    match *message {
+        Message::Hello { episode, boot } => write(by, &header(HELLO, 0, episode), [boot], [], frame),
+        Message::Heartbeat { episode } => write(by, &header(HEARTBEAT, 0, episode), [], [], frame),
+        Message::Summary(Summary { episode, steps, gram, feature_sum }) => {
+            write(by, &header(SUMMARY, 0, episode), [steps], gram.iter().chain(feature_sum.iter()), frame)
+        }
+        Message::Model(Model { episode, episode_len, beta, rewards, theta, design }) => {
+            let flags = if rewards == Rewards::Clipped { CLIPPED } else { 0 };
+            let numbers = [episode_len, beta.to_bits()];
+            write(by, &header(MODEL, flags, episode), numbers, theta.iter().chain(design.iter()), frame)
+        }
+        Message::Ack { episode } => write(by, &header(ACK, 0, episode), [], [], frame),
+        Message::Nack { episode, reason } => write(by, &header(NACK, reason.code(), episode), [], [], frame),
+    }
+}
+
+fn encode_summary<P: Protection, const D: usize>(
+    by: &P,
+    summary: &EpisodeSummary<'_, D>,
+    frame: &mut [u8],
+) -> Result<usize, BufferTooShort> {
+    let header = by.identity().header(SUMMARY, 0, summary.episode());
+    write(by, &header, [summary.steps()], summary.gram().chain(*summary.feature_sum()), frame)
+}
+
+fn write<P: Protection, const N: usize>(
+    by: &P,
+    header: &Header,
+    numbers: [u32; N],
+    values: impl IntoIterator<Item = f32>,
+    frame: &mut [u8],
+) -> Result<usize, BufferTooShort> {
+    let mut writer = Writer { bytes: frame, at: 0 };
+    writer.put(&header.to_bytes(P::VERSION))?;
+    writer.put(by.nonce())?;
+    for word in numbers.into_iter().chain(values.into_iter().map(f32::to_bits)) {
+        writer.put(&word.to_le_bytes())?;
+    }
+    by.finish(&mut writer)?;
+    Ok(writer.at)
+}
+
 struct Header {
     kind: u8,
     flags: u8,
@@ -285,11 +351,11 @@ struct Header {
 }
 
 impl Header {
-    fn to_bytes(&self) -> [u8; HEADER_LEN] {
+    fn to_bytes(&self, version: u8) -> [u8; HEADER_LEN] {
         let [r0, r1, r2, r3] = self.run.to_le_bytes();
         let [a0, a1, a2, a3] = self.agent.to_le_bytes();
         let [e0, e1, e2, e3] = self.episode.to_le_bytes();
-        [VERSION, self.kind, self.flags, self.dimension, r0, r1, r2, r3, a0, a1, a2, a3, e0, e1, e2, e3]
+        [version, self.kind, self.flags, self.dimension, r0, r1, r2, r3, a0, a1, a2, a3, e0, e1, e2, e3]
     }
 
     fn read(bytes: &[u8; HEADER_LEN]) -> Self {

@@ -99,10 +99,35 @@ fn link(agent: &mut Agent<D>, rng: &mut Pcg32) {
         _ = black_box(decoder.push(byte));
     }
     _ = black_box(decoder.dropped());
-    let mut session = Session::<FRAME, 2>::new(identity, black_box(1));
+    #[cfg(feature = "sealed")]
+    sealed(agent, rng, &identity);
+    converse(Session::<FRAME, 2>::new(identity, black_box(1)), received, agent, rng);
+}
+
+fn converse<const F: usize>(mut session: Session<F, 2>, received: &[u8], agent: &mut Agent<D>, rng: &mut Pcg32) {
+    let mut buffer = [0; F];
     _ = black_box(session.handle(received, agent, black_box(5)));
     _ = black_box(session.resume(received));
     session.submit(&agent.finish(), black_box(5));
     _ = black_box(session.poll(agent.episode(), black_box(7), rng, &mut buffer));
     _ = black_box((session.wants_model(), session.lost(), session.newest(), session.unacknowledged().count()));
+}
+
+/// Sealed frames, and the session with them.
+#[cfg(feature = "sealed")]
+fn sealed(agent: &mut Agent<D>, rng: &mut Pcg32, identity: &Identity) {
+    use fedbandit_core::wire::{Nonces, Seal, max_sealed_frame_len};
+
+    const FRAME: usize = max_sealed_frame_len(D);
+    _ = black_box(Identity::from_sealed_blob(black_box(&identity.to_sealed_blob())));
+    let (device, controller) = (Seal::device(identity.clone()), black_box(Seal::controller(identity.clone())));
+    let (mut buffer, mut received) = ([0; FRAME], black_box([0; FRAME]));
+    let mut nonces = Nonces::new(black_box(1));
+    if let (Some(nonce), Ok(message)) = (nonces.next(), device.decode(black_box(&mut received))) {
+        _ = black_box(controller.encode(nonce, black_box(&message), black_box(&mut buffer)));
+    }
+    if let Some(nonce) = nonces.next() {
+        _ = black_box(device.encode_summary(nonce, &agent.finish(), black_box(&mut buffer)));
+    }
+    converse(Session::<FRAME, 2>::sealed(identity.clone(), black_box(1)), black_box(&[]), agent, rng);
 }

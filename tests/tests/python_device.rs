@@ -1,0 +1,267 @@
+//! The device in Python, which was written from `docs/wire.md`, against a stub of a controller and a twin of the device in Rust; and the examples
+//! of that page, which it makes.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+use std::{env, fs, process, thread};
+
+use fedbandit_core::wire::{DecodeError, Identity, Message, Nonces, Seal, max_sealed_frame_len};
+use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len};
+use fedbandit_tests::device::Line;
+use fedbandit_tests::firmware::repository;
+
+const D: usize = 3;
+const EPISODE_LEN: u32 = 40;
+const EPISODES: u32 = 5;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The Python program, ended with the value.
+struct Python {
+    child: Child,
+    output: Receiver<String>,
+}
+
+impl Python {
+    fn start(listener: &TcpListener, identity: &Path, episodes: u32) -> Self {
+        let mut child = Command::new("python3")
+            .arg("-B")
+            .arg(repository().join("tests/reference_device.py"))
+            .args(["--connect", &listener.local_addr().unwrap().to_string()])
+            .arg("--identity")
+            .arg(identity)
+            .args(["--episodes", &episodes.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 does not start: install it");
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, output) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| _ = sender.send(line)));
+        Self { child, output }
+    }
+
+    /// The next line of output that begins like this; what follows it there.
+    fn line(&mut self, start: &str) -> String {
+        loop {
+            let line = self.output.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("no line {start:?}: {error}"));
+            if let Some(rest) = line.strip_prefix(start) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    /// Waits for the program's own end; whether it was a success.
+    fn end(mut self) -> bool {
+        while self.output.recv_timeout(PATIENCE).is_ok() {}
+        assert_eq!(self.output.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Disconnected), "it does not end");
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// The controller's end of a link, plain or sealed.
+struct Controller {
+    identity: Identity,
+    sealed: Option<(Seal, Nonces)>,
+}
+
+impl Controller {
+    fn new(identity: &Identity, sealed: bool) -> Self {
+        let seal = || (Seal::controller(identity.clone()), Nonces::new(1));
+        Self { identity: identity.clone(), sealed: sealed.then(seal) }
+    }
+
+    fn encode(&mut self, message: &Message<'_>) -> Vec<u8> {
+        let mut frame = vec![0; max_sealed_frame_len(D)];
+        let length = match &mut self.sealed {
+            None => self.identity.encode(message, &mut frame),
+            Some((seal, nonces)) => seal.encode(nonces.next().unwrap(), message, &mut frame),
+        };
+        frame.truncate(length.unwrap());
+        frame
+    }
+
+    fn decode<'a>(&self, frame: &'a mut [u8]) -> Result<Message<'a>, DecodeError> {
+        match &self.sealed {
+            None => self.identity.decode(frame),
+            Some((seal, _)) => seal.decode(frame),
+        }
+    }
+
+    /// The next frame of a kind, opened; others are passed over.
+    fn receive<T>(&self, line: &mut Line, wanted: impl Fn(&Message<'_>) -> Option<T>) -> (Vec<u8>, T) {
+        loop {
+            let frame = line.receive(PATIENCE).expect("the device fell silent");
+            let mut opened = frame.clone();
+            let message = self.decode(&mut opened).expect("the device sent a frame that is none");
+            if let Some(found) = wanted(&message) {
+                return (frame, found);
+            }
+        }
+    }
+
+    fn hello(&self, line: &mut Line) -> (u32, u32) {
+        let hello = |message: &Message<'_>| match *message {
+            Message::Hello { episode, boot } => Some((episode, boot)),
+            _ => None,
+        };
+        self.receive(line, hello).1
+    }
+
+    /// A summary's frame, its steps and its values.
+    fn summary(&self, line: &mut Line, wanted: u32) -> (Vec<u8>, (u32, Vec<f32>)) {
+        self.receive(line, |message| match message {
+            Message::Summary(summary) if summary.episode == wanted => {
+                Some((summary.steps, summary.gram.iter().chain(summary.feature_sum.iter()).collect()))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// What the device sees in a step, and what it is worth: as in `reference_device.py`.
+fn decision_set(step: u32) -> [Action<D>; 5] {
+    std::array::from_fn(|i| {
+        Action::from(std::array::from_fn::<f32, D, _>(|j| {
+            ((2.4 * i as f64 + 0.7 * f64::from(step) + 1.9 * j as f64).cos() / (D as f64).sqrt()) as f32
+        }))
+    })
+}
+
+fn reward(x: &Action<D>) -> f32 {
+    x.iter().zip([1.0, -0.5, 0.25]).map(|(x, theta)| x * theta).sum()
+}
+
+/// One episode of the twin: what the summary must be but for rounding.
+fn live(twin: &mut Agent<D>, step: &mut u32) -> Vec<f32> {
+    for _ in 0..EPISODE_LEN {
+        let actions = decision_set(*step);
+        *step += 1;
+        let choice = twin.select(&actions).unwrap();
+        twin.record(&actions[choice.index], reward(&actions[choice.index])).unwrap();
+    }
+    let summary = twin.finish();
+    summary.gram().chain(*summary.feature_sum()).collect()
+}
+
+fn identity_file(identity: &Identity, sealed: bool) -> PathBuf {
+    let directory = env::temp_dir().join(format!("fedbandit-python-{}-{}", process::id(), identity.agent));
+    _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("identity");
+    fs::write(&file, if sealed { identity.to_sealed_blob() } else { identity.to_blob() }).unwrap();
+    file
+}
+
+/// Several episodes in one mode: every summary is the twin's, comes again until it is acknowledged, over a new connection too, and the rewards grow.
+fn a_life(agent: u32, sealed: bool) {
+    let identity = Identity { run: 7, agent, dimension: D as u8, key: std::array::from_fn(|i| i as u8 ^ 0xa5) };
+    let (file, listener) = (identity_file(&identity, sealed), TcpListener::bind("127.0.0.1:0").unwrap());
+    let mut python = Python::start(&listener, &file, EPISODES);
+    let mut line = Line::accept(&listener).unwrap();
+    let mut controller = Controller::new(&identity, sealed);
+    assert_eq!(controller.hello(&mut line), (1, 1));
+
+    let (mut theta, mut design) = ([0.0; D], [1.0, 0.0, 0.0, 1.0, 0.0, 1.0]);
+    let prior = Prior { lambda: 1.0, beta: 0.5, episode_len: EPISODE_LEN, rewards: Rewards::Clipped };
+    let (mut twin, mut step, mut rewards) = (Agent::<D>::new(&prior).unwrap(), 0, Vec::new());
+    for episode in 1..=EPISODES {
+        let model = Model {
+            episode,
+            episode_len: EPISODE_LEN,
+            beta: 0.5,
+            rewards: Rewards::Clipped,
+            theta: (&theta).into(),
+            design: (&design).into(),
+        };
+        let frame = controller.encode(&Message::Model(model));
+        if episode == 1 {
+            // Noise, a damaged frame, a stranger's, one of the other mode, one that is not positive definite: the device still asks.
+            line.send_bytes(&[7, 1, 2, 0, 0, 255, 255]).unwrap();
+            line.send_bytes(&[9; 5_000]).unwrap();
+            line.send_bytes(&[0]).unwrap();
+            let mut damaged = frame.clone();
+            damaged[40] ^= 1;
+            line.send(&damaged).unwrap();
+            let stranger = Identity { key: [9; 32], ..identity.clone() };
+            line.send(&Controller::new(&stranger, sealed).encode(&Message::Model(model))).unwrap();
+            line.send(&Controller::new(&identity, !sealed).encode(&Message::Model(model))).unwrap();
+            let indefinite = [1.0, 2.0, 0.0, 1.0, 0.0, 1.0];
+            let indefinite = Model { design: (&indefinite).into(), ..model };
+            line.send(&controller.encode(&Message::Model(indefinite))).unwrap();
+            for reason in ["wrong tag", "wrong tag", "another version", "a model that is not positive definite"] {
+                while !python.line("frame dropped: ").starts_with(reason) {}
+            }
+            assert_eq!(controller.hello(&mut line), (1, 1));
+        }
+        line.send(&frame).unwrap();
+
+        twin.begin(&model).unwrap();
+        let expected = live(&mut twin, &mut step);
+        let (first, (steps, values)) = controller.summary(&mut line, episode);
+        assert_eq!(steps, EPISODE_LEN);
+        // The twin computes in f32: 40 roundings of sums below 40.
+        let error = values.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(error < 1e-4, "episode {episode}: {values:?} is not {expected:?}");
+        let said = format!("episode {episode}: mean reward ");
+        rewards.push(python.line(&said).parse::<f64>().unwrap());
+
+        if episode == 2 {
+            assert_eq!(controller.summary(&mut line, episode).0, first, "the same bytes again");
+            drop(line);
+            line = Line::accept(&listener).unwrap();
+            assert_eq!(controller.summary(&mut line, episode).0, first, "the same bytes over a new connection");
+        }
+        line.send(&controller.encode(&Message::Ack { episode })).unwrap();
+        design.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
+        theta.iter_mut().zip(&values[packed_len(D)..]).for_each(|(theta, u)| *theta += u / EPISODE_LEN as f32);
+    }
+    assert!(python.end());
+    assert!(rewards[EPISODES as usize - 1] > rewards[0] + 0.1, "it did not learn: {rewards:?}");
+
+    // The next start counts itself, and says so in its nonces.
+    let _python = Python::start(&listener, &file, 1);
+    let mut line = Line::accept(&listener).unwrap();
+    let hello = |message: &Message<'_>| matches!(message, Message::Hello { boot: 2, .. }).then_some(());
+    let (frame, ()) = controller.receive(&mut line, hello);
+    if sealed {
+        assert_eq!(frame[16..28], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    fs::remove_dir_all(file.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_device_in_python_learns() {
+    a_life(1, false);
+}
+
+#[test]
+fn a_device_in_python_learns_in_sealed_frames() {
+    a_life(2, true);
+}
+
+/// The page and the tests of core show what the Python program makes.
+#[test]
+fn the_examples_are_those_of_the_document() {
+    let script = repository().join("tests/wire_examples.py");
+    let output = Command::new("python3").arg("-B").arg(script).output().expect("python3 does not start: install it");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read = |path| fs::read_to_string(repository().join(path)).unwrap();
+    let (page, golden) = (read("docs/wire.md"), read("core/tests/wire.rs"));
+    let examples = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(examples.lines().count(), 14);
+    for example in examples.lines() {
+        assert!(page.lines().any(|line| line == example), "not in docs/wire.md: {example}");
+        let bytes: String = example.split('`').nth(1).unwrap().split(' ').collect();
+        assert!(golden.contains(&bytes), "not in core/tests/wire.rs: {example}");
+    }
+}
