@@ -209,3 +209,41 @@ fn enrolment_is_careful() {
     here.refuses("device --connect localhost:1 --identities fleet/devices", 2, "tcp://HOST:PORT");
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
 }
+
+/// The device that was written in Python from docs/wire.md, in both modes, beside virtual ones.
+#[test]
+fn devices_in_python_take_part() {
+    let here = Directory::new("python");
+    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    here.stdout("enroll --dir fleet --count 2 --sealed");
+    here.configure("episode-len = 8");
+    let service = here.serve();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference_device.py");
+    let python = |agent: u32| {
+        let identity = format!("fleet/devices/agent-{agent}.blob");
+        let mut command = Command::new("python3");
+        command.current_dir(&here.0).arg(script).args(["--connect", &service.devices, "--identity", &identity]);
+        command
+            .args(["--episodes", "5"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("python3 is there")
+    };
+    let pythons = [python(1), python(3)];
+    let virtual_device = |agent: u32| {
+        let arguments = "--identities fleet/devices --count 1 --episodes 5 --patience 60000";
+        let arguments = format!("device --connect tcp://{} --first {agent} {arguments}", service.devices);
+        here.command(&arguments).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    for device in [virtual_device(2), virtual_device(4)] {
+        let output = device.wait_with_output().unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["acknowledged"], 5);
+    }
+    for python in pythons {
+        let output = python.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let status = service.wait_for(|status| status["episode"] == 6);
+    assert_eq!((&status["missing_in_last_episode"], &status["faults"]), (&0.into(), &serde_json::json!({})));
+}

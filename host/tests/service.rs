@@ -1,6 +1,6 @@
 //! The service's state machine: what it promises to devices, whatever comes in and whenever it stops.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
@@ -8,7 +8,7 @@ use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::{Dropped, Link, Service};
 use fedbandit::simulation::{AggregatorName, Config, RewardKind};
-use fedbandit_core::wire::{Identity, Message, NackReason, Summary};
+use fedbandit_core::wire::{Identity, Message, NackReason, Nonces, Seal, Summary};
 
 const AGENTS: u32 = 5;
 const PATIENCE: u64 = 1_000;
@@ -17,7 +17,7 @@ fn registry() -> Registry {
     Registry {
         run: 7,
         dimension: 2,
-        devices: (1..=AGENTS).map(|agent| Enrolled { agent, revoked: agent == 5 }).collect(),
+        devices: (1..=AGENTS).map(|agent| Enrolled { agent, revoked: agent == 5, sealed: false }).collect(),
     }
 }
 
@@ -37,7 +37,7 @@ fn private() -> Config {
     Config { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
 }
 
-const TIMING: Timing = Timing { patience: PATIENCE, window: 1 };
+const TIMING: Timing = Timing { patience: PATIENCE, window: 1, unix_seconds: 0 };
 
 /// A service with its store, and what it sent.
 struct Run {
@@ -74,8 +74,8 @@ impl Run {
     }
 
     fn say(&mut self, agent: u32, message: &Message<'_>) -> Result<(), Dropped> {
-        let frame = encode(agent, message);
-        self.service.handle(Link(agent.into()), &frame)
+        let mut frame = encode(agent, message);
+        self.service.handle(Link(agent.into()), &mut frame)
     }
 
     /// What was sent, by device and in words.
@@ -162,8 +162,10 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
     // With all of them there, it need not wait.
     let mut all = Run::new(config());
     all.service = {
-        let registry =
-            Registry { devices: (1..=3).map(|agent| Enrolled { agent, revoked: false }).collect(), ..registry() };
+        let registry = Registry {
+            devices: (1..=3).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect(),
+            ..registry()
+        };
         all.store = Memory::default();
         start(&mut all.store, &config(), &registry, &master(), TIMING, 0).unwrap()
     };
@@ -175,8 +177,10 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
 
 #[test]
 fn with_privacy_the_clock_alone_ends_an_episode() {
-    let registry =
-        Registry { devices: (1..=3).map(|agent| Enrolled { agent, revoked: false }).collect(), ..registry() };
+    let registry = Registry {
+        devices: (1..=3).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect(),
+        ..registry()
+    };
     let mut run = Run::new(config());
     run.store = Memory::default();
     run.service = start(&mut run.store, &private(), &registry, &master(), TIMING, 0).unwrap();
@@ -231,8 +235,8 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
         (encode(1, &Message::Ack { episode: 1 }), Dropped::Type),
     ];
     let mut counts: BTreeMap<Dropped, u64> = BTreeMap::new();
-    for (frame, reason) in cases {
-        assert_eq!(run.service.handle(Link(1), &frame), Err(reason));
+    for (mut frame, reason) in cases {
+        assert_eq!(run.service.handle(Link(1), &mut frame), Err(reason));
         *counts.entry(reason).or_default() += 1;
     }
     assert_eq!(run.sent(), []);
@@ -245,7 +249,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
         Message::Summary(Summary { episode: 1, steps: 1, gram: (&[0.0; 6]).into(), feature_sum: (&[0.0; 3]).into() });
     let mut frame = [0; 128];
     let length = wide.encode(&message, &mut frame).unwrap();
-    run.service.handle(Link(1), &frame[..length]).unwrap();
+    run.service.handle(Link(1), &mut frame[..length]).unwrap();
     assert_eq!(run.sent(), [(1, format!("nack 1 {:?}", NackReason::WrongDimension))]);
 }
 
@@ -258,13 +262,13 @@ fn hostile_frames_do_no_harm() {
     let strategy = (0..7_u32, any::<u32>(), values, proptest::collection::vec(any::<u8>(), 0..80));
     let run = std::cell::RefCell::new(Run::new(config()));
     runner
-        .run(&strategy, |(agent, episode, values, noise)| {
+        .run(&strategy, |(agent, episode, values, mut noise)| {
             let mut run = run.borrow_mut();
             let episode = if episode % 2 == 0 { episode % 10 } else { episode };
             let summary =
                 Summary { episode, steps: episode, gram: values[..3].into(), feature_sum: values[3..].into() };
             let _ = run.say(agent, &Message::Summary(summary));
-            let _ = run.service.handle(Link(agent.into()), &noise);
+            let _ = run.service.handle(Link(agent.into()), &mut noise);
             run.tick(u64::from(agent) * 300);
             run.sent();
             Ok(())
@@ -361,3 +365,37 @@ fn keys_follow_from_the_master() {
 }
 
 const KEY_OF_AGENT_1: &str = "f5b54985732debe3d2215098d65616c521842a070491f6f9e7e438b62d560075";
+
+/// A sealed device is heard in sealed frames only, and no nonce of the controller's comes twice, restarted or not.
+#[test]
+fn sealed_devices_hear_and_speak_sealed_frames() {
+    let registry = Registry { devices: vec![Enrolled { agent: 1, revoked: false, sealed: true }], ..registry() };
+    let device = Seal::device(identity(1));
+    let mut nonces = Nonces::new(1);
+    let mut store = Memory::default();
+    let mut seen = BTreeSet::new();
+    for round in 1..=3_u32 {
+        // The clock stands still: the store alone must tell the starts apart.
+        let mut service = start(&mut store, &config(), &registry, &master(), TIMING, 0).unwrap();
+        assert_eq!(service.handle(Link(1), &mut encode(1, &summary(1))), Err(Dropped::Version), "no way back to plain");
+        for message in [hello(), summary(1), summary(1)] {
+            let mut frame = [0; 256];
+            let length = device.encode(nonces.next().unwrap(), &message, &mut frame).unwrap();
+            service.handle(Link(1), &mut frame[..length]).unwrap();
+            let events: Vec<_> = service.uncommitted().iter().map(Event::to_bytes).collect();
+            store.append(&events).unwrap();
+            service.committed();
+        }
+        let mut answers = Vec::new();
+        while let Some(mut outgoing) = service.poll() {
+            assert!(seen.insert(outgoing.frame[16..28].to_vec()), "a nonce comes twice");
+            let answer = match device.decode(&mut outgoing.frame).unwrap() {
+                Message::Model(model) => format!("model {}", model.episode),
+                Message::Ack { episode } => format!("ack {episode}"),
+                other => panic!("{other:?}"),
+            };
+            answers.push(answer);
+        }
+        assert_eq!(answers, ["model 1", "ack 1", "ack 1"], "round {round}");
+    }
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fedbandit::service::edge::{Edge, Life, edge};
 use fedbandit::simulation::{Attack, Config};
-use fedbandit_core::wire::{cobs, max_frame_len};
+use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -60,9 +60,10 @@ impl Args {
         let config = Config { attack: self.attack, ..Config::default() };
         let mut devices = Vec::new();
         for agent in self.first..self.first.saturating_add(self.count) {
-            let identity = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
+            let (identity, sealed) = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
             let config = Config { dim: identity.dimension.into(), ..config.clone() };
-            let device = edge(identity, &config, self.seed).map_err(|error| Failure::Usage(format!("--{error}")))?;
+            let device =
+                edge(identity, sealed, &config, self.seed).map_err(|error| Failure::Usage(format!("--{error}")))?;
             devices.push(device);
         }
         let lifetime = Lifetime { episodes: self.episodes, patience: self.patience, ..Lifetime::endless() };
@@ -136,7 +137,7 @@ async fn connected(
     rested: &mut Instant,
     old: &mut Option<Instant>,
 ) -> std::io::Result<()> {
-    const FRAME: usize = max_frame_len(64);
+    const FRAME: usize = max_sealed_frame_len(64);
     let (mut reader, mut writer) = stream.into_split();
     let mut decoder = Box::new(cobs::Decoder::<FRAME>::new());
     let (mut buffer, mut frame) = ([0; 1024], vec![0; FRAME]);

@@ -35,6 +35,11 @@ pub(super) struct EnrollArgs {
     /// How many devices to enrol.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
+    /// Their frames are sealed, so that nobody on the way can read them.
+    ///
+    /// A sealed device must count its starts where a power cut does not reach.
+    #[arg(long)]
+    sealed: bool,
 }
 
 impl EnrollArgs {
@@ -45,8 +50,9 @@ impl EnrollArgs {
         let first = registry.devices.iter().map(|device| device.agent + 1).max().unwrap_or(1);
         for agent in first..first + self.count {
             let identity = master.identity(registry.run, agent, registry.dimension);
-            write_secret(&directory.blob(agent), &identity.to_blob())?;
-            registry.devices.push(Enrolled { agent, revoked: false });
+            let blob = if self.sealed { identity.to_sealed_blob() } else { identity.to_blob() };
+            write_secret(&directory.blob(agent), &blob)?;
+            registry.devices.push(Enrolled { agent, revoked: false, sealed: self.sealed });
         }
         directory.write_registry(&registry)?;
         let last = first + self.count - 1;

@@ -82,9 +82,27 @@ pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
     secret.write_all(bytes).and_then(|()| secret.sync_all()).map_err(about)
 }
 
-/// Reads a device's identity.
-pub(super) fn read_blob(file: &Path) -> Result<Identity, Failure> {
+/// Reads a device's identity. One that asks for sealed frames comes with the number of this start, which is counted in
+/// a file beside it.
+pub(super) fn read_blob(file: &Path) -> Result<(Identity, Option<u32>), Failure> {
     let bytes = fs::read(file).map_err(|error| Failure::from(error).about(file.display()))?;
-    let identity = bytes.as_slice().try_into().ok().and_then(Identity::from_blob);
-    identity.ok_or_else(|| Failure::Data(format!("{}: no identity", file.display())))
+    let no_identity = || Failure::Data(format!("{}: no identity", file.display()));
+    let blob = bytes.as_slice().try_into().map_err(|_| no_identity())?;
+    if let Some(identity) = Identity::from_blob(blob) {
+        return Ok((identity, None));
+    }
+    let identity = Identity::from_sealed_blob(blob).ok_or_else(no_identity)?;
+    Ok((identity, Some(count_start(&file.with_extension("blob.boot"))?)))
+}
+
+/// One more than last time, and on the disk before it is used.
+fn count_start(file: &Path) -> Result<u32, Failure> {
+    let last = match fs::read_to_string(file) {
+        Ok(text) => text.trim().parse().map_err(|_| Failure::Data(format!("{}: no number", file.display())))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0_u32,
+        Err(error) => return Err(Failure::from(error).about(file.display())),
+    };
+    let boot = last.checked_add(1).ok_or_else(|| Failure::Data(format!("{}: no number is left", file.display())))?;
+    write_secret(file, boot.to_string().as_bytes())?;
+    Ok(boot)
 }

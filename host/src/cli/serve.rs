@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fedbandit::service::edge::edge;
 use fedbandit::service::identity::Master;
@@ -83,6 +83,11 @@ impl Args {
     }
 }
 
+fn timing(patience: u64, window: u32) -> Timing {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timing { patience, window, unix_seconds: u32::try_from(since.as_secs()).unwrap_or(0) }
+}
+
 /// Reads the configuration.
 fn settings(file: &Path) -> Result<Settings, Failure> {
     let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
@@ -123,7 +128,7 @@ fn settings(file: &Path) -> Result<Settings, Failure> {
         directory: Directory(directory),
         listen: address("listen", listen, "127.0.0.1:7700")?,
         http: address("http", http, "127.0.0.1:7780")?,
-        timing: Timing { patience: u64::from(deadline) * 1000, window: number("window", window, 4)? },
+        timing: timing(u64::from(deadline) * 1000, number("window", window, 4)?),
         learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
     })
 }
@@ -137,18 +142,17 @@ const PACE: Duration = Duration::from_millis(700);
 /// A controller in memory and its virtual devices, in one process.
 fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     let config = Config { steps: 64 * 400, attack: Attack::None, corrupt: 0.0, ..Config::default() };
-    let devices = (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false }).collect();
+    let devices = (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect();
     let registry = Registry { run: 1, dimension: config.dim as u8, devices };
     let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();
-    let timing = Timing { patience: 10_000, window: 4 };
-    let service = start(&mut store, &config, &registry, &master, timing, 0);
+    let service = start(&mut store, &config, &registry, &master, timing(10_000, 4), 0);
     let service = service.map_err(|error| Failure::Config(error.to_string()))?;
     let mut edges = Vec::new();
     for agent in 1..=DEVICES {
         let attack = if agent > DEVICES - LIARS { Attack::SignFlip } else { Attack::None };
         let identity = master.identity(registry.run, agent, registry.dimension);
-        let device = edge(identity, &Config { attack, ..config.clone() }, 1);
+        let device = edge(identity, None, &Config { attack, ..config.clone() }, 1);
         edges.push(device.map_err(|error| Failure::Config(error.to_string()))?);
     }
     write(&format!(

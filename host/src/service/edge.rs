@@ -1,7 +1,7 @@
 //! A virtual device for a real controller: the agent and the session of the firmware, in a simulated environment.
 
 use fedbandit_core::session::{Event, Session};
-use fedbandit_core::wire::{DecodeError, Identity, max_frame_len};
+use fedbandit_core::wire::{DecodeError, Identity, max_sealed_frame_len};
 use fedbandit_core::{Agent, Prior, Rewards};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
@@ -45,11 +45,12 @@ pub struct Life {
 pub const LONE_ATTACKS: [Attack; 6] =
     [Attack::None, Attack::SignFlip, Attack::FakeParameter, Attack::Zero, Attack::Huge, Attack::Silent];
 
-/// The device of an identity in the world of a configuration and a seed, the same for all devices of a fleet.
+/// The device of an identity in the world of a configuration and a seed, the same for all devices of a fleet. With a
+/// number of its start, larger each time, its frames are sealed.
 ///
 /// # Errors
 /// The dimension is not compiled in, or the attack needs to know other devices.
-pub fn edge(identity: Identity, config: &Config, seed: u64) -> Result<Box<dyn Edge>, ConfigError> {
+pub fn edge(identity: Identity, sealed: Option<u32>, config: &Config, seed: u64) -> Result<Box<dyn Edge>, ConfigError> {
     if !LONE_ATTACKS.contains(&config.attack) {
         let names: Vec<_> = LONE_ATTACKS.iter().map(ToString::to_string).collect();
         let reason =
@@ -61,7 +62,14 @@ pub fn edge(identity: Identity, config: &Config, seed: u64) -> Result<Box<dyn Ed
     macro_rules! by_dimension {
         ($($d:literal)*) => {
             match identity.dimension {
-                $($d => Box::new(Device::<$d, { max_frame_len($d) }>::new(identity, world, config.attack, seed)),)*
+                $($d => {
+                    let number = u64::from(identity.agent);
+                    let session = match sealed {
+                        Some(boot) => Session::sealed(identity, boot),
+                        None => Session::new(identity, 1),
+                    };
+                    Box::new(Device::<$d, { max_sealed_frame_len($d) }>::new(number, session, world, config.attack, seed))
+                })*
                 other => return Err(ConfigError::new("dim", format!("{other} is not compiled in"))),
             }
         };
@@ -88,12 +96,11 @@ struct Device<const D: usize, const F: usize> {
 }
 
 impl<const D: usize, const F: usize> Device<D, F> {
-    fn new(identity: Identity, world: World, attack: Attack, seed: u64) -> Self {
+    fn new(number: u64, session: Session<F, WINDOW>, world: World, attack: Attack, seed: u64) -> Self {
         let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
-        let number = u64::from(identity.agent);
         Self {
             agent: Agent::new(&prior).expect("a valid prior"),
-            session: Session::new(identity, 1),
+            session,
             world,
             attack,
             draws: generator(seed, Use::Agent, number),

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
-use fedbandit_core::wire::{DecodeError, Identity, Message, NackReason, Summary, claimed_address, max_frame_len};
+use fedbandit_core::wire::{
+    DecodeError, Identity, Message, NackReason, Nonces, Seal, Summary, claimed_address, max_sealed_frame_len,
+};
 use fedbandit_core::{Model, packed_len};
 use serde::Serialize;
 
@@ -147,9 +149,33 @@ pub enum Dropped {
 
 /// A device as the service knows it.
 struct Device {
-    identity: Identity,
+    end: End,
     revoked: bool,
     link: Option<Link>,
+}
+
+/// The controller's end of the link to a device.
+pub enum End {
+    /// Frames are authenticated.
+    Plain(Identity),
+    /// Frames are sealed; others are refused.
+    Sealed(Seal),
+}
+
+impl End {
+    fn decode<'a>(&self, frame: &'a mut [u8]) -> Result<Message<'a>, DecodeError> {
+        match self {
+            Self::Plain(identity) => identity.decode(frame),
+            Self::Sealed(seal) => seal.decode(frame),
+        }
+    }
+
+    fn encode(&self, nonces: &mut Nonces, message: &Message<'_>, frame: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Plain(identity) => identity.encode(message, frame).ok(),
+            Self::Sealed(seal) => seal.encode(nonces.next()?, message, frame).ok(),
+        }
+    }
 }
 
 /// The controller of real devices, without clock, network or storage.
@@ -164,6 +190,8 @@ pub struct Service {
     dimension: usize,
     learner: Learner,
     devices: BTreeMap<u32, Device>,
+    /// For all sealed frames until the next start.
+    nonces: Nonces,
     /// The running episode's model; none when the run is over.
     release: Option<Release>,
     uncommitted: Vec<Event>,
@@ -181,6 +209,21 @@ pub struct Service {
     history: VecDeque<Quality>,
 }
 
+/// How a service starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The run's number.
+    pub run: u32,
+    /// D.
+    pub dimension: usize,
+    /// Larger at each start, and stored durably before: sealed frames are counted from it.
+    pub boot: u32,
+    /// How long an episode may last, in milliseconds.
+    pub patience: u64,
+    /// The time, in milliseconds.
+    pub now: u64,
+}
+
 /// The stored events are not those of this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
@@ -193,29 +236,25 @@ pub enum RestoreError {
 }
 
 impl Service {
-    /// A run that begins, or goes on: with the events that were stored before, in order. The devices are those that
-    /// the learner was made for.
+    /// A run that begins, or goes on: with the events that were stored before, in order. The devices, with whether they
+    /// are revoked, are those that the learner was made for.
     ///
     /// # Errors
     /// The events do not fit.
     pub fn restore(
-        run: u32,
+        start: Start,
         learner: Learner,
-        identities: impl IntoIterator<Item = (Identity, bool)>,
+        devices: impl IntoIterator<Item = (u32, End, bool)>,
         events: impl IntoIterator<Item = Event>,
-        patience: u64,
-        now: u64,
     ) -> Result<Self, RestoreError> {
-        let devices = identities
-            .into_iter()
-            .map(|(identity, revoked)| (identity.agent, Device { identity, revoked, link: None }));
-        let devices: BTreeMap<u32, Device> = devices.collect();
-        let dimension = devices.values().next().map_or(0, |device| usize::from(device.identity.dimension));
+        let device = |(agent, end, revoked)| (agent, Device { end, revoked, link: None });
+        let Start { run, dimension, boot, patience, now } = start;
         let mut service = Self {
             run,
             dimension,
             learner,
-            devices,
+            devices: devices.into_iter().map(device).collect(),
+            nonces: Nonces::new(boot),
             release: None,
             uncommitted: Vec::new(),
             staged: BTreeSet::new(),
@@ -258,19 +297,19 @@ impl Service {
         Ok(())
     }
 
-    /// Takes a frame that came over a link.
+    /// Takes a frame that came over a link. A sealed one is opened in place.
     ///
     /// # Errors
     /// The frame means nothing: it is counted, and its sender hears nothing. A link that brings nothing else is worth
     /// closing.
-    pub fn handle(&mut self, link: Link, frame: &[u8]) -> Result<(), Dropped> {
+    pub fn handle(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
         self.read(link, frame).inspect_err(|reason| *self.dropped.entry(*reason).or_default() += 1)
     }
 
-    fn read(&mut self, link: Link, frame: &[u8]) -> Result<(), Dropped> {
+    fn read(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
         let (run, agent) = claimed_address(frame).ok_or(Dropped::Length)?;
         let device = self.devices.get_mut(&agent).filter(|_| run == self.run).ok_or(Dropped::Unknown)?;
-        let message = device.identity.decode(frame).map_err(|error| match error {
+        let message = device.end.decode(frame).map_err(|error| match error {
             DecodeError::Version(_) => Dropped::Version,
             DecodeError::Address => Dropped::Unknown,
             DecodeError::Tag => Dropped::Tag,
@@ -395,9 +434,9 @@ impl Service {
     }
 
     fn send(&mut self, agent: u32, message: &Message<'_>) {
-        let Some(Device { identity, link: Some(link), revoked: false }) = self.devices.get(&agent) else { return };
-        let mut frame = vec![0; max_frame_len(self.dimension)];
-        if let Ok(length) = identity.encode(message, &mut frame) {
+        let Some(Device { end, link: Some(link), revoked: false }) = self.devices.get(&agent) else { return };
+        let mut frame = vec![0; max_sealed_frame_len(self.dimension)];
+        if let Some(length) = end.encode(&mut self.nonces, message, &mut frame) {
             frame.truncate(length);
             self.outbox.push_back(Outgoing { link: *link, frame });
         }

@@ -14,4 +14,4 @@ pub mod setup;
 pub mod store;
 pub mod tcp;
 
-pub use machine::{Dropped, Learner, Link, Outgoing, Quality, RestoreError, Service, Status, Suspect};
+pub use machine::{Dropped, End, Learner, Link, Outgoing, Quality, RestoreError, Service, Start, Status, Suspect};

@@ -1,11 +1,12 @@
 //! From a configuration to a service.
 
+use fedbandit_core::wire::Seal;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::event::Event;
 use super::identity::Master;
-use super::machine::{Learner, RestoreError, Service};
+use super::machine::{End, Learner, RestoreError, Service, Start};
 use super::store::{Store, StoreError};
 use crate::controller::{Controller, Setting};
 use crate::privacy::{Private, RunKey};
@@ -32,6 +33,9 @@ pub struct Enrolled {
     pub agent: u32,
     /// Whether its frames are dropped.
     pub revoked: bool,
+    /// Whether its frames are sealed.
+    #[serde(default)]
+    pub sealed: bool,
 }
 
 /// How the service treats time.
@@ -41,6 +45,9 @@ pub struct Timing {
     pub patience: u64,
     /// W, for how many episodes after its own a summary is still taken.
     pub window: u32,
+    /// The time in seconds of the Unix epoch. A store that was restored from a backup has forgotten its last starts; the
+    /// clock has not.
+    pub unix_seconds: u32,
 }
 
 /// Why a service cannot start.
@@ -130,10 +137,23 @@ pub fn start(
     if let Some(damaged) = events.iter().position(Option::is_none) {
         return Err(StartError::Damaged(damaged as u64));
     }
-    let identity =
-        |device: &Enrolled| (master.identity(registry.run, device.agent, registry.dimension), device.revoked);
-    let identities = registry.devices.iter().map(identity);
-    Ok(Service::restore(registry.run, learner, identities, events.into_iter().flatten(), timing.patience, now)?)
+    let device = |device: &Enrolled| {
+        let identity = master.identity(registry.run, device.agent, registry.dimension);
+        let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
+        (device.agent, end, device.revoked)
+    };
+    let dimension = registry.dimension.into();
+    let boot = boot(store, timing.unix_seconds)?;
+    let start = Start { run: registry.run, dimension, boot, patience: timing.patience, now };
+    Ok(Service::restore(start, learner, registry.devices.iter().map(device), events.into_iter().flatten())?)
+}
+
+/// A number for this start: larger than at any before, and stored.
+fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StoreError> {
+    let last = store.value("boot")?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
+    let boot = last.saturating_add(1).max(unix_seconds);
+    store.set_value("boot", &boot.to_le_bytes())?;
+    Ok(boot)
 }
 
 /// Writes the terms into a new store; refuses one with others.

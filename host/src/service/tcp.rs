@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fedbandit_core::wire::{cobs, max_frame_len};
+use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -16,7 +16,7 @@ use crate::aggregate::AggregateError;
 
 /// The largest dimension that the service takes devices of.
 pub const MAX_DIMENSION: usize = 64;
-const FRAME: usize = max_frame_len(MAX_DIMENSION);
+const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
 
 /// Connections at a time.
 const CONNECTIONS: usize = 20_000;
@@ -133,7 +133,7 @@ fn work(
                         verdicts.remove(&link);
                     }
                 }
-                Inbound::Frame(link, frame) => judge(verdicts, link, service.handle(link, &frame)),
+                Inbound::Frame(link, mut frame) => judge(verdicts, link, service.handle(link, &mut frame)),
                 Inbound::Tick => {}
             }
         }
