@@ -35,7 +35,7 @@ pub struct Life {
     pub episodes: u32,
     /// Summaries that the controller has acknowledged.
     pub acknowledged: u32,
-    /// The mean of E[r] over the steps of the last episode.
+    /// The mean expected reward over the steps of the last episode.
     pub last_mean_worth: f64,
     /// The same for the best actions.
     pub last_mean_best: f64,

@@ -72,7 +72,7 @@ pub(crate) struct World {
 #[derive(Clone, Debug)]
 pub(crate) struct Scene<const D: usize> {
     pub(crate) arms: Vec<Action<D>>,
-    /// E[r] of each action; of a log, what it says.
+    /// The expected reward of each action; of a log, what it says.
     pub(crate) worth: Vec<f64>,
 }
 

@@ -28,11 +28,11 @@ use crate::symmetric;
 pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, ConfigError> {
     config.check()?;
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
-    let (counts, repairs) = match config.aggregator {
-        AggregatorName::Solo => (Counts::default(), simulation.alone()?),
+    let counts = match config.aggregator {
+        AggregatorName::Solo => simulation.alone()?,
         _ => simulation.together()?,
     };
-    Ok(simulation.outcome(&counts, repairs))
+    Ok(simulation.outcome(&counts))
 }
 
 struct Simulation<'a> {
@@ -112,7 +112,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// The agents and their controller.
-    fn together(&mut self) -> Result<(Counts, u64), ConfigError> {
+    fn together(&mut self) -> Result<Counts, ConfigError> {
         let Some(plan) = self.config.plan(self.seed)? else {
             return self.with_controller(self.config.rule(self.seed)?, NoPrivacy::new);
         };
@@ -127,7 +127,7 @@ impl<'a> Simulation<'a> {
         &mut self,
         rule: Box<dyn Rule + Send>,
         privatise: impl FnOnce(usize, usize) -> Result<P, E>,
-    ) -> Result<(Counts, u64), ConfigError> {
+    ) -> Result<Counts, ConfigError> {
         let enrolled = (0..self.corrupted.len()).map(|agent| AgentId(agent as u32));
         let invalid = |error: &dyn std::fmt::Display| ConfigError::new("aggregator", error);
         let mut controller =
@@ -144,23 +144,23 @@ impl<'a> Simulation<'a> {
             }
             controller.close_episode().map_err(|error| invalid(&error))?;
         }
-        Ok((controller.counts().clone(), controller.counts().repaired))
+        Ok(controller.counts().clone())
     }
 
     /// Every agent by itself, with its own sums.
-    fn alone(&mut self) -> Result<u64, ConfigError> {
+    fn alone(&mut self) -> Result<Counts, ConfigError> {
         let invalid = |error: &dyn std::fmt::Display| ConfigError::new("aggregator", error);
         let mut rule = self.config.rule_on_units()?;
         let d = self.config.dim;
         let mut sums = (0..self.corrupted.len()).map(|_| Streams::zeros(1, d)).collect::<Result<Vec<_>, _>>();
         let sums = sums.as_mut().map_err(|error| invalid(error))?;
         let mut attackers = self.attackers()?;
-        let mut repairs = 0;
+        let mut counts = Counts::default();
         let mut own: Vec<Parameters> = Vec::new();
         for episode in 1..=self.setting.episodes.count() {
             for (row, sums) in sums.iter().enumerate() {
                 let estimate = rule.estimate(sums, episode).map_err(|error| invalid(&error))?;
-                repairs += u64::from(estimate.raised > 0);
+                counts.repaired += u64::from(estimate.raised > 0);
                 match (estimate.parameters, own.get_mut(row)) {
                     (Some(parameters), Some(own)) => *own = parameters,
                     (Some(parameters), None) => own.push(parameters),
@@ -175,7 +175,7 @@ impl<'a> Simulation<'a> {
             }
         }
         self.judge_own(&own);
-        Ok(repairs)
+        Ok(counts)
     }
 
     fn play(&mut self, conduct: &[Conduct], episode: u32, models: Models<'_>, estimate: Option<&Estimate>) {
@@ -242,7 +242,7 @@ impl<'a> Simulation<'a> {
         self.theta_error = errors.iter().sum::<f64>() / errors.len() as f64;
     }
 
-    fn outcome(self, counts: &Counts, repairs: u64) -> Outcome {
+    fn outcome(self, counts: &Counts) -> Outcome {
         let Self { config, honest_tally: honest, attacked_tally: attacked, .. } = self;
         let name = |fault| serde_json::to_value(fault).ok().and_then(|name| name.as_str().map(ToOwned::to_owned));
         let rejected = counts.faults.iter().filter_map(|(fault, count)| Some((name(fault)?, *count)));
@@ -266,7 +266,7 @@ impl<'a> Simulation<'a> {
             bytes_up: self.messages * summary_frame_len(config.dim) as u64,
             bytes_down: self.models * max_frame_len(config.dim) as u64,
             rejected: rejected.collect(),
-            repairs,
+            repairs: counts.repaired,
             agent_steps_per_cpu_second: self.agent_steps as f64 / self.cpu_seconds,
             trace: self.trace,
         }
