@@ -26,7 +26,7 @@ const DR: Register = Register::new(USART2 + 0x04);
 const BRR: Register = Register::new(USART2 + 0x08);
 const CR1: Register = Register::new(USART2 + 0x0c);
 
-/// A byte has arrived, or one was lost because it was not read in time: reading DR clears both.
+/// A byte has arrived, or one was lost because it was not read in time: reading SR, then DR clears both.
 const RXNE_OR_OVERRUN: u32 = 1 << 5 | 1 << 3;
 const TXE: u32 = 1 << 7;
 
@@ -34,6 +34,8 @@ const TXE: u32 = 1 << 7;
 pub fn init() {
     AHB1ENR.write(AHB1ENR.read() | 1 << 0);
     APB1ENR.write(APB1ENR.read() | 1 << 17);
+    // A peripheral that has just got its clock may ignore a write that follows at once (ES0182, 2.1.13).
+    cortex_m::asm::dsb();
     // Alternate function 7 on PA2 and PA3. Chosen before it takes over the pins, so that no other one gets them in between.
     AFRL.write(AFRL.read() & !(0xff << 8) | 0x77 << 8);
     MODER.write(MODER.read() & !(0b1111 << 4) | 0b1010 << 4);
