@@ -23,7 +23,7 @@ usage() {
   echo "  miri    core under Miri, where a nightly toolchain has it"
   echo
   echo "and by name only:"
-  echo "  bench   the geometric median, noise and simulation against limits and peers; --write replaces docs/benchmarks.md"
+  echo "  bench   the geometric median, noise, simulation and service against limits and peers; --write replaces docs/benchmarks.md"
   echo "  claims  measures again what docs/simulation.md says, for some minutes; --write replaces it"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
@@ -147,7 +147,7 @@ step_miri() {
 step_bench() {
   setup_host || return
   local bench
-  for bench in median noise simulation; do
+  for bench in median noise simulation service; do
     cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
   done
 }
