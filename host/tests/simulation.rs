@@ -59,7 +59,7 @@ fn a_log_with_known_rewards() {
     let log = Log::parse("step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n", true).unwrap();
     let environment = Environment::Replay("log".into());
     let config = Config { dim: 2, agents: 3, steps: 100, environment, corrupt: 0.0, attack: Attack::None, ..small() };
-    let logs = Logs::from([("log".into(), log)]);
+    let logs = Logs::from([("log".into(), log.into())]);
     let outcome = run(&config, &logs, 1, &|_| {}).unwrap();
     assert_eq!(outcome.regret_random, 3.0 * 100.0 / 2.0);
     assert_eq!(outcome.late, 0.0);

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fedbandit::service::edge::{Edge, Life, edge};
-use fedbandit::simulation::{Attack, Config};
+use fedbandit::simulation::{Attack, Config, Environment, RewardKind};
 use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::fleet::read_blob;
+use super::simulate::read_logs;
 use super::{EXIT_CODES, Failure, print};
 
 const HELP: &str = "\
@@ -47,6 +48,12 @@ pub(super) struct Args {
     /// How long they wait for a new model before they go on with the last, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     patience: u64,
+    /// What they meet: ball, skew, fixed-arms, shared, drifting or replay:FILE.
+    #[arg(long, value_name = "NAME", default_value_t = Environment::Ball)]
+    environment: Environment,
+    /// What their rewards are: gaussian:R or bounded (which is 1 or -1).
+    #[arg(long, value_name = "KIND", default_value_t = RewardKind::Gaussian(0.5))]
+    rewards: RewardKind,
     /// What their environment is drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -57,14 +64,14 @@ impl Args {
         let address = self.connect.strip_prefix("tcp://").map(ToOwned::to_owned);
         let address =
             address.ok_or_else(|| Failure::Usage(format!("--connect is tcp://HOST:PORT, not '{}'", self.connect)))?;
-        let config = Config { attack: self.attack, ..Config::default() };
+        let Self { attack, environment, rewards, .. } = self;
+        let config = Config { attack, environment, rewards, ..Config::default() };
+        let logs = read_logs([&config])?;
         let mut devices = Vec::new();
         for agent in self.first..self.first.saturating_add(self.count) {
             let (identity, sealed) = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
-            let config = Config { dim: identity.dimension.into(), ..config.clone() };
-            let device =
-                edge(identity, sealed, &config, self.seed).map_err(|error| Failure::Usage(format!("--{error}")))?;
-            devices.push(device);
+            let device = edge(identity, sealed, &config, &logs, self.seed);
+            devices.push(device.map_err(|error| Failure::Usage(format!("--{error}")))?);
         }
         let lifetime = Lifetime { episodes: self.episodes, patience: self.patience, ..Lifetime::endless() };
         let runtime = tokio::runtime::Runtime::new()?;

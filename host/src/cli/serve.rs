@@ -12,7 +12,7 @@ use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::tcp::{self, MAX_DIMENSION, ServeError};
 use fedbandit::service::{Service, Status};
-use fedbandit::simulation::{Attack, Config};
+use fedbandit::simulation::{Attack, Config, Logs};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -152,7 +152,7 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     for agent in 1..=DEVICES {
         let attack = if agent > DEVICES - LIARS { Attack::SignFlip } else { Attack::None };
         let identity = master.identity(registry.run, agent, registry.dimension);
-        let device = edge(identity, None, &Config { attack, ..config.clone() }, 1);
+        let device = edge(identity, None, &Config { attack, ..config.clone() }, &Logs::new(), 1);
         edges.push(device.map_err(|error| Failure::Config(error.to_string()))?);
     }
     write(&format!(

@@ -120,7 +120,7 @@ pub(super) fn run_with_progress(
     jobs: &[Job],
     finished: &(dyn Fn(usize, &Record) + Sync),
 ) -> Result<Vec<Record>, Failure> {
-    let logs = read_logs(jobs)?;
+    let logs = read_logs(jobs.iter().map(|job| &job.config))?;
     // It draws on stderr, and only if that is a terminal.
     let bar = ProgressBar::new(agent_steps(jobs));
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} % of {human_len} agent-steps, {eta} left");
@@ -137,16 +137,16 @@ pub(super) fn run_with_progress(
     Ok(outcomes.iter().enumerate().map(|(index, outcome)| record(index, outcome)).collect())
 }
 
-/// The files that jobs replay.
-fn read_logs(jobs: &[Job]) -> Result<Logs, Failure> {
+/// The files that are replayed.
+pub(super) fn read_logs<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Result<Logs, Failure> {
     let mut logs = Logs::new();
-    for job in jobs {
-        let Environment::Replay(file) = &job.config.environment else { continue };
+    for config in configs {
+        let Environment::Replay(file) = &config.environment else { continue };
         if !logs.contains_key(file) {
             let text = std::fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-            let bounded = job.config.rewards == RewardKind::Bounded;
+            let bounded = config.rewards == RewardKind::Bounded;
             let log = Log::parse(&text, bounded).map_err(|error| Failure::data(error).about(file.display()))?;
-            logs.insert(file.clone(), log);
+            logs.insert(file.clone(), log.into());
         }
     }
     Ok(logs)

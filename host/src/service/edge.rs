@@ -7,7 +7,7 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 
-use crate::simulation::{Attack, Config, ConfigError, Scene, Use, World, generator};
+use crate::simulation::{Attack, Config, ConfigError, Logs, Scene, Use, World, generator};
 
 /// A virtual device of some dimension.
 pub trait Edge: Send {
@@ -49,16 +49,21 @@ pub const LONE_ATTACKS: [Attack; 6] =
 /// number of its start, larger each time, its frames are sealed.
 ///
 /// # Errors
-/// The dimension is not compiled in, or the attack needs to know other devices.
-pub fn edge(identity: Identity, sealed: Option<u32>, config: &Config, seed: u64) -> Result<Box<dyn Edge>, ConfigError> {
+/// The dimension is not compiled in, the attack needs to know other devices, or the log is not among `logs`.
+pub fn edge(
+    identity: Identity,
+    sealed: Option<u32>,
+    config: &Config,
+    logs: &Logs,
+    seed: u64,
+) -> Result<Box<dyn Edge>, ConfigError> {
     if !LONE_ATTACKS.contains(&config.attack) {
         let names: Vec<_> = LONE_ATTACKS.iter().map(ToString::to_string).collect();
         let reason =
             format!("{} needs to know the other devices; a lone one can do {}", config.attack, names.join(", "));
         return Err(ConfigError::new("attack", reason));
     }
-    let shape = (usize::from(identity.dimension), config.arms, config.steps);
-    let world = World::new(&config.environment, config.rewards, None, shape, config.theta_norm, seed);
+    let world = World::new(&Config { dim: identity.dimension.into(), ..config.clone() }, logs, seed)?;
     macro_rules! by_dimension {
         ($($d:literal)*) => {
             match identity.dimension {

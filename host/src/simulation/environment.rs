@@ -1,14 +1,16 @@
 //! What agents meet: decision sets and rewards.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fedbandit_core::Action;
 use nalgebra::{DMatrix, DVector};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 
+use super::config::{Config, ConfigError};
 use super::random::{Use, below, generator, uniform};
-use super::replay::Log;
+use super::replay::{Log, Logs};
 
 /// How decision sets are drawn.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -65,7 +67,7 @@ pub(crate) struct World {
     arms: usize,
     horizon: u32,
     seed: u64,
-    log: Option<Log>,
+    log: Option<Arc<Log>>,
 }
 
 /// A step as an agent meets it: its decision set, and what each of its actions is worth.
@@ -89,20 +91,34 @@ impl<const D: usize> Scene<D> {
 }
 
 impl World {
-    /// θ* uniform on the sphere of radius `norm`; of a log, the least-squares fit.
-    pub(crate) fn new(
-        environment: &Environment,
-        rewards: RewardKind,
-        log: Option<Log>,
-        shape: (usize, usize, u32),
-        norm: f64,
-        seed: u64,
-    ) -> Self {
-        let (dimension, arms, horizon) = shape;
+    /// θ* uniform on the sphere of radius S; of a log, the least-squares fit.
+    ///
+    /// # Errors
+    /// The log that is to be replayed is not among `logs`, or of another dimension.
+    pub(crate) fn new(config: &Config, logs: &Logs, seed: u64) -> Result<Self, ConfigError> {
+        let log = match &config.environment {
+            Environment::Replay(file) => {
+                let unread = || ConfigError::new("environment", format!("{} was not read", file.display()));
+                Some(logs.get(file).ok_or_else(unread)?)
+            }
+            _ => None,
+        };
+        if let Some(log) = log.filter(|log| log.dimension() != config.dim) {
+            let reason = format!("the log has {} columns x_j, not {}", log.dimension(), config.dim);
+            return Err(ConfigError::new("dim", reason));
+        }
         let mut rng = generator(seed, Use::World, 0);
-        let direction = DVector::<f64>::from_fn(dimension, |_, _| StandardNormal.sample(&mut rng)).normalize() * norm;
-        let theta = log.as_ref().map_or(direction, least_squares).as_slice().to_vec();
-        Self { theta, environment: environment.clone(), rewards, arms, horizon, seed, log }
+        let direction = DVector::<f64>::from_fn(config.dim, |_, _| StandardNormal.sample(&mut rng)).normalize();
+        let theta = log.map_or_else(|| direction * config.theta_norm, |log| least_squares(log)).as_slice().to_vec();
+        Ok(Self {
+            theta,
+            environment: config.environment.clone(),
+            rewards: config.rewards,
+            arms: config.arms,
+            horizon: config.steps,
+            seed,
+            log: log.cloned(),
+        })
     }
 
     /// Whether θ* is what rewards are made of, and not a fit.
@@ -192,9 +208,15 @@ mod tests {
 
     const DRAWS: usize = 20_000;
 
+    fn world(environment: Environment, arms: usize) -> World {
+        let config =
+            Config { dim: 4, arms, steps: 100, environment, rewards: RewardKind::Bounded, ..Config::default() };
+        World::new(&config, &Logs::new(), 9).unwrap()
+    }
+
     /// 20,000 decision sets of one action each at a step.
     fn draws(environment: Environment, step: u32) -> Vec<Action<4>> {
-        let world = World::new(&environment, RewardKind::Bounded, None, (4, 1, 100), 1.0, 9);
+        let world = world(environment, 1);
         let mut rng = generator(9, Use::Agent, 0);
         let mut scene = Scene::new();
         let mut one = || {
@@ -238,7 +260,7 @@ mod tests {
     /// Six deviations of 20,000 rewards of ±1 are 0.0425; false alarm below 2·10⁻⁹ each.
     #[test]
     fn bounded_rewards_have_their_mean() {
-        let world = World::new(&Environment::Ball, RewardKind::Bounded, None, (4, 1, 1), 1.0, 9);
+        let world = world(Environment::Ball, 1);
         let mut rng = generator(9, Use::Agent, 1);
         for worth in [-1.0, -0.3, 0.0, 0.8, 1.0] {
             for faked in [false, true] {
@@ -255,7 +277,7 @@ mod tests {
     #[test]
     fn shared_sets_are_shared() {
         let set = |environment: Environment, agent, step| {
-            let world = World::new(&environment, RewardKind::Bounded, None, (4, 3, 100), 1.0, 9);
+            let world = world(environment, 3);
             let mut scene = Scene::<4>::new();
             world.draw(step, &mut generator(9, Use::Agent, agent), &mut scene);
             scene.arms

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fedbandit_core::norm_squared_limit;
 use thiserror::Error;
@@ -28,7 +29,7 @@ pub struct Log {
 }
 
 /// Logs by their file.
-pub type Logs = BTreeMap<PathBuf, Log>;
+pub type Logs = BTreeMap<PathBuf, Arc<Log>>;
 
 /// What is wrong with a log, and where.
 #[derive(Clone, Debug, PartialEq, Error)]

@@ -8,7 +8,7 @@ use rand_pcg::rand_core::Rng;
 use super::attack::Message;
 use super::attackers::Attackers;
 use super::config::{AggregatorName, Config, ConfigError};
-use super::environment::{Environment, World};
+use super::environment::World;
 use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
 use super::outcome::{Outcome, TRACE, Trace};
 use super::random::{Use, generator};
@@ -64,21 +64,7 @@ impl<'a> Simulation<'a> {
         seed: u64,
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Result<Self, ConfigError> {
-        let log = match &config.environment {
-            Environment::Replay(file) => Some(
-                logs.get(file)
-                    .ok_or_else(|| ConfigError::new("environment", format!("{} was not read", file.display())))?,
-            ),
-            _ => None,
-        };
-        if let Some(log) = log.filter(|log| log.dimension() != config.dim) {
-            return Err(ConfigError::new(
-                "dim",
-                format!("the log has {} columns x_j, not {}", log.dimension(), config.dim),
-            ));
-        }
-        let shape = (config.dim, config.arms, config.steps);
-        let world = World::new(&config.environment, config.rewards, log.cloned(), shape, config.theta_norm, seed);
+        let world = World::new(config, logs, seed)?;
         let setting = config.setting()?;
         // The oracle's devices are the honest ones, with the draws that they have in every other run.
         let corrupted = corrupted(config, seed);
