@@ -176,6 +176,23 @@ impl<const D: usize> Agent<D> {
         mean + self.beta * libm::sqrtf(width_squared)
     }
 
+    /// The [`score`](Self::score) of N actions side by side: entry j of action i is `actions[j][i]`. NaN stands for a vector that is
+    /// no action.
+    ///
+    /// It is inlined, so that a caller may compile it for the vector registers that it finds. The square root is the caller's: any
+    /// that is rounded correctly gives the same bits.
+    #[inline(always)]
+    pub fn score_lanes<const N: usize>(&self, actions: &[[f32; N]; D], sqrt: impl Fn(f32) -> f32) -> [f32; N] {
+        let [norms, means, mut scores] =
+            kernel::lane_products::<D, N, N>(&self.theta, &self.square, &self.diagonal, actions);
+        for ((score, norm), mean) in scores.iter_mut().zip(norms).zip(means) {
+            // Before it is asked for, so that it needs no branch.
+            let value = mean + self.beta * sqrt(*score);
+            *score = if norm <= norm_squared_limit(D) { value } else { f32::NAN };
+        }
+        scores
+    }
+
     /// The action of the decision set with the largest [`score`](Self::score) (line 8), the first of equals.
     ///
     /// ```

@@ -10,7 +10,7 @@ mod definition;
 #[cfg_attr(all(not(test), optimise_for_size), expect(dead_code, reason = "the definition is smaller"))]
 mod panels;
 
-pub(crate) use blocks::{LANES, Lanes, block_products};
+pub(crate) use blocks::{LANES, Lanes, block_products, lane_products};
 #[cfg(optimise_for_size)]
 pub(crate) use definition::{add_outer_product, add_scaled, norm_squared_of_product};
 #[cfg(not(optimise_for_size))]
@@ -75,6 +75,7 @@ mod tests {
                 block_products::<D, 8>(&theta, &square, &diagonal, &block),
                 block_products::<D, 12>(&theta, &square, &diagonal, &block),
                 block_products::<D, LANES>(&theta, &square, &diagonal, &block),
+                lane_products::<D, LANES, LANES>(&theta, &square, &diagonal, &block),
             ];
             for lane in 0..LANES {
                 let x = block.map(|row| row[lane]);

@@ -31,8 +31,9 @@ A simulated step draws 10 arms in the unit ball, selects one, draws its reward a
 steps. Its random numbers are the same ones from the same generator, summed: for each arm d normal and one exponential, and
 a normal one for the reward.
 
-Selection is `Agent::select` on decision sets that are there already, one at a time; peers get as many contexts, all at once. It
-is not like for like. The peers have a model for each arm and one context for all, fedbandit has one model and a
+Selection is `select_all` on decision sets that are there already, laid out side by side as it takes them; beside it stand the
+same with laying out arrays of actions first, and `Agent::select` on one set after the other. Peers get as many contexts, all at
+once, laid out as they take them. It is not like for like. The peers have a model for each arm and one context for all, fedbandit has one model and a
 vector for each arm; for each arm all compute one d × d quadratic form and one inner product. fedbandit and contextualbandits work in f32,
 mabwiser in f64; contextualbandits adds an intercept; fedbandit reads ten times as much and checks every vector.
 ";

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use fedbandit::simulation::{DecisionSets, select_all};
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, project};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;
@@ -60,16 +61,18 @@ print(best)
 
 pub(crate) fn table() -> String {
     let title = "Selection from 10 actions against peers' batches, one thread (limits: 6 × at d = 8, 1.5 × at d = 32)";
-    let mut table =
-        Table::new(title, "| d | fedbandit, selections per CPU second | peer | its selections per CPU second | × |");
-    for (dim, ours, limit) in [(8, ours::<8> as fn() -> f64, 6.0), (32, ours::<32>, 1.5)] {
+    let mut table = Table::new(
+        title,
+        "| d | fedbandit, selections per CPU second | laid out first | one at a time | peer | its selections per CPU second | × |",
+    );
+    for (dim, ours, limit) in [(8, ours::<8> as fn() -> [f64; 3], 6.0), (32, ours::<32>, 1.5)] {
         for (module, package, model) in PEERS {
             let theirs = python(module, &[package, "numpy"]).and_then(|python| {
                 let text = [BEFORE, model, AFTER].concat();
                 let seconds = script(&python, &text, &[dim, ARMS, BATCH].map(|n| n.to_string()))?;
                 seconds.first().copied().ok_or_else(|| "no answer".into())
             });
-            let ours = ours();
+            let [ours, laid_out, one] = ours();
             let rate = |seconds: f64| BATCH as f64 / seconds * 1e-6;
             let theirs = match theirs {
                 Ok(theirs) => {
@@ -78,20 +81,39 @@ pub(crate) fn table() -> String {
                 }
                 Err(reason) => format!("skipped: {reason} | –"),
             };
-            table.row(format!("| {dim} | {:.2}·10⁶ | {module} | {theirs} |", rate(ours)));
+            table.row(format!(
+                "| {dim} | {:.2}·10⁶ | {:.2}·10⁶ | {:.2}·10⁶ | {module} | {theirs} |",
+                rate(ours),
+                rate(laid_out),
+                rate(one)
+            ));
         }
     }
     table.0
 }
 
-/// The CPU seconds of one batch, the least of several.
-fn ours<const D: usize>() -> f64 {
+/// The CPU seconds of one batch, the least of several: all decision sets together, the same with laying them out, and one after the other.
+fn ours<const D: usize>() -> [f64; 3] {
     let mut rng = Pcg64::seed_from_u64(1);
     let mut vector = || project(&Action::<D>::from_fn(|_, _| StandardNormal.sample(&mut rng)));
     let agent = agent(&vector());
     let decision_sets: Vec<[Action<D>; ARMS]> = (0..BATCH).map(|_| std::array::from_fn(|_| vector())).collect();
+    let mut sets = DecisionSets::new();
+    decision_sets.iter().for_each(|set| sets.push(set));
+    let (mut scores, mut choices) = (Vec::new(), Vec::new());
+    let batch = least(ClockId::ThreadCPUTime, 50, || {
+        select_all(&agent, &sets, &mut scores, &mut choices).expect("actions in the unit ball");
+        black_box(&mut choices).len()
+    });
+    let laid_out = least(ClockId::ThreadCPUTime, 50, || {
+        sets.clear();
+        decision_sets.iter().for_each(|set| sets.push(set));
+        select_all(&agent, &sets, &mut scores, &mut choices).expect("actions in the unit ball");
+        black_box(&mut choices).len()
+    });
     let select = |set: &[Action<D>; ARMS]| agent.select(set).expect("actions in the unit ball").index;
-    least(ClockId::ThreadCPUTime, 50, || decision_sets.iter().for_each(|set| _ = black_box(select(set))))
+    let one = least(ClockId::ThreadCPUTime, 50, || decision_sets.iter().for_each(|set| _ = black_box(select(set))));
+    [batch, laid_out, one]
 }
 
 /// An agent with a model of Λ = 2I + xxᵀ and θ = x.

@@ -1,5 +1,7 @@
 //! Virtual devices: the agents of the firmware, many of them.
 
+use std::slice;
+
 use fedbandit_core::{Agent, Model, Prior, Rewards, packed_len};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
@@ -8,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::environment::{Scene, World};
 use super::random::{Use, generator};
+use super::selection::{DecisionSets, select_all};
 use crate::rule::Parameters;
 
 /// The dimensions that virtual devices are compiled for.
@@ -168,20 +171,26 @@ impl<const D: usize> Fleet for Devices<D> {
             .zip(rows)
             .map(|((chunk, devices), rows)| {
                 let start = thread_seconds();
-                let mut scene = Scene::new();
-                let rows = rows.chunks_exact_mut(packed_len(D) + D);
-                let tallies = devices.iter_mut().zip(rows).enumerate().map(|(offset, (device, row))| {
-                    let number = chunk * CHUNK + offset;
+                for (number, device) in (chunk * CHUNK..).zip(&mut *devices) {
                     let model = match &models {
                         Models::Broadcast(model) => *model,
                         Models::Own(own) => own[number].model(stretch.episode, stretch.episode_len, rewards),
                     };
                     device.agent.begin(&model).expect("parameters are such as a device takes");
-                    let tally = device.play(world, conduct[number], stretch, &mut scene);
-                    device.finish(row);
-                    tally
-                });
-                (tallies.collect(), thread_seconds() - start)
+                }
+                let conduct = &conduct[chunk * CHUNK..][..devices.len()];
+                let tallies = match &models {
+                    Models::Broadcast(_) => play_together(devices, world, conduct, stretch),
+                    Models::Own(_) => {
+                        let alone = |(device, conduct)| {
+                            play_together(slice::from_mut(device), world, slice::from_ref(conduct), stretch)
+                        };
+                        devices.iter_mut().zip(conduct).flat_map(alone).collect()
+                    }
+                };
+                let rows = rows.chunks_exact_mut(packed_len(D) + D);
+                devices.iter_mut().zip(rows).for_each(|(device, row)| device.finish(row));
+                (tallies, thread_seconds() - start)
             })
             .collect();
         let cpu_seconds = played.iter().map(|(_, seconds)| seconds).sum();
@@ -206,28 +215,57 @@ impl<const D: usize> Fleet for Devices<D> {
     }
 }
 
-impl<const D: usize> Device<D> {
-    fn play(&mut self, world: &World, conduct: Conduct, stretch: Stretch, scene: &mut Scene<D>) -> Tally {
-        let mut tally = Tally::default();
-        for step in stretch.start..stretch.start + stretch.steps {
-            world.draw(step, &mut self.rng, scene);
-            let choice = self.agent.select(&scene.arms).expect("actions in the unit ball");
-            let worth = scene.worth[choice.index];
-            let faked = conduct == Conduct::Faked && self.attacked.next_u32() >> 31 == 1;
-            let reward = world.reward(worth, faked, &mut self.rng);
-            self.agent.record(&scene.arms[choice.index], reward).expect("an episode has room for its steps");
-            if faked || conduct == Conduct::Attacked {
-                continue;
-            }
-            let (best, random) = scene.best_and_random();
-            tally.regret += best - worth;
-            tally.random += best - random;
-            if step >= stretch.late {
-                tally.late_regret += best - worth;
-                tally.late_random += best - random;
-            }
+/// The steps of devices that have the same model, who choose together at each step.
+fn play_together<const D: usize>(
+    devices: &mut [Device<D>],
+    world: &World,
+    conduct: &[Conduct],
+    stretch: Stretch,
+) -> Vec<Tally> {
+    let mut scenes = vec![Scene::new(); devices.len()];
+    let mut tallies = vec![Tally::default(); devices.len()];
+    let (mut sets, mut scores, mut choices) = (DecisionSets::new(), Vec::new(), Vec::new());
+    for step in stretch.start..stretch.start + stretch.steps {
+        sets.clear();
+        for (device, scene) in devices.iter_mut().zip(&mut scenes) {
+            world.draw(step, &mut device.rng, scene);
+            sets.push(&scene.arms);
         }
-        tally
+        let Some(first) = devices.first() else { break };
+        select_all(&first.agent, &sets, &mut scores, &mut choices).expect("actions in the unit ball");
+        let met = devices.iter_mut().zip(&scenes).zip(&choices).zip(conduct).zip(&mut tallies);
+        for ((((device, scene), choice), conduct), tally) in met {
+            device.step(world, scene, *choice, *conduct, step >= stretch.late, tally);
+        }
+    }
+    tallies
+}
+
+impl<const D: usize> Device<D> {
+    /// What comes of a choice.
+    fn step(
+        &mut self,
+        world: &World,
+        scene: &Scene<D>,
+        choice: usize,
+        conduct: Conduct,
+        late: bool,
+        tally: &mut Tally,
+    ) {
+        let worth = scene.worth[choice];
+        let faked = conduct == Conduct::Faked && self.attacked.next_u32() >> 31 == 1;
+        let reward = world.reward(worth, faked, &mut self.rng);
+        self.agent.record(&scene.arms[choice], reward).expect("an episode has room for its steps");
+        if faked || conduct == Conduct::Attacked {
+            return;
+        }
+        let (best, random) = scene.best_and_random();
+        tally.regret += best - worth;
+        tally.random += best - random;
+        if late {
+            tally.late_regret += best - worth;
+            tally.late_random += best - random;
+        }
     }
 
     fn finish(&mut self, row: &mut [f32]) {

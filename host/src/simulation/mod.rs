@@ -23,6 +23,7 @@ mod random;
 mod replay;
 mod rules;
 mod run;
+mod selection;
 
 pub use attack::Attack;
 pub use batch::{Job, agent_steps, run_all};
@@ -34,3 +35,4 @@ pub use outcome::{Outcome, TRACE, Trace};
 pub(crate) use random::{Use, generator};
 pub use replay::{Log, LogError, Logs};
 pub use run::run;
+pub use selection::{DecisionSets, select_all};
