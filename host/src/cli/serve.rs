@@ -10,7 +10,8 @@ use fedbandit::service::identity::Master;
 use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
 use fedbandit::service::store::{Memory, Store};
-use fedbandit::service::tcp::{self, MAX_DIMENSION, ServeError};
+use fedbandit::service::tcp::{self, MAX_DIMENSION};
+use fedbandit::service::worker::{self, ServeError};
 use fedbandit::service::{Service, Status};
 use fedbandit::simulation::{Attack, Config};
 use tokio::net::TcpListener;
@@ -186,7 +187,9 @@ async fn listen(
     let (sender, receiver) = watch::channel(service.status(0));
     tokio::spawn(http::serve(pages, receiver));
     let observe = move |status: Status| drop(sender.send_replace(status));
-    tcp::serve(devices, service, store, observe).await.map_err(|error| match error {
+    let (door, worker) = worker::start(service, store, observe);
+    tokio::spawn(tcp::serve(devices, door));
+    worker.await.map_err(|error| Failure::Io(error.to_string()))?.map_err(|error| match error {
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),
     })
