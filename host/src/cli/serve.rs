@@ -200,8 +200,7 @@ async fn listen(
     tokio::spawn(http::serve(pages, receiver));
     let observe = move |status: Status| drop(sender.send_replace(status));
     let (door, worker) = worker::start(service, store, observe);
-    let listening = transports.listening;
-    transports.start(&door, registry.run, registry.devices.iter().map(|device| device.agent).collect());
+    let listening = transports.start(&door, registry)?;
     started(door, listening);
     worker.await.map_err(|error| Failure::Io(error.to_string()))?.map_err(|error| match error {
         ServeError::Rule(error) => Failure::Config(error.to_string()),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use fedbandit::service::mqtt::{self, Broker};
 #[cfg(feature = "serial")]
 use fedbandit::service::serial::{self, Port};
+use fedbandit::service::setup::Registry;
 use fedbandit::service::tcp;
 #[cfg(feature = "tls")]
 use fedbandit::service::tls::{Acceptor, Connector, TlsError};
@@ -24,126 +25,64 @@ use super::{Failure, write};
 /// The longest frame.
 pub(super) const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
 
-#[cfg(not(all(feature = "mqtt", feature = "serial")))]
-fn not_built(what: &str, feature: &str) -> String {
-    format!("this build has no {what}: build it with cargo build --release -p fedbandit --features {feature}")
-}
-
 /// The keys of `serve` about transports beside TCP.
 pub(super) const KEYS: [&str; 6] = ["tls", "certificate", "key", "mqtt", "mqtt-ca", "serial"];
 
 /// What `serve` listens on.
 pub(super) struct Transports {
     listen: SocketAddr,
-    #[cfg(feature = "tls")]
-    tls: Option<(SocketAddr, Acceptor)>,
-    #[cfg(feature = "mqtt")]
-    mqtt: Option<(String, Broker)>,
-    #[cfg(feature = "serial")]
-    serial: Vec<(String, Port)>,
+    others: Vec<Transport>,
 }
+
+/// A transport beside TCP: the URL of its devices, and how it lets them in.
+struct Transport {
+    url: String,
+    start: Box<Start>,
+}
+
+type Start = dyn FnOnce(Door, &Registry) -> io::Result<()>;
 
 impl Transports {
     /// TCP alone.
     pub(super) fn tcp(listen: SocketAddr) -> Self {
-        Self {
-            listen,
-            #[cfg(feature = "tls")]
-            tls: None,
-            #[cfg(feature = "mqtt")]
-            mqtt: None,
-            #[cfg(feature = "serial")]
-            serial: Vec::new(),
-        }
+        Self { listen, others: Vec::new() }
     }
 
     /// TCP, and what a configuration asks for beside; paths are meant from a directory.
     pub(super) fn new(listen: SocketAddr, keys: &toml::Table, base: &Path) -> Result<Self, Failure> {
-        #[cfg_attr(not(any(feature = "mqtt", feature = "serial")), expect(unused_mut))]
-        let mut transports = Self::tcp(listen);
+        let mut others = Vec::new();
         let invalid = |key: &str, reason: &str| Failure::Config(format!("{key}: {reason}"));
         let text = |key: &str| match keys.get(key).map(|value| value.as_str()) {
             Some(None) => Err(invalid(key, "a text")),
             other => Ok(other.flatten()),
         };
-        let needs = |key: &str, other: &str| invalid(key, &format!("it needs {other}"));
         match (text("tls")?, text("certificate")?, text("key")?) {
             (None, None, None) => {}
-            (None, ..) => return Err(needs("certificate", "tls, the address that it is for")),
-            (_, None, _) | (_, _, None) => return Err(needs("tls", "certificate and key, two PEM files")),
-            #[cfg(feature = "tls")]
             (Some(address), Some(certificate), Some(key)) => {
-                let address = address.parse().map_err(|_| invalid("tls", "an address and a port, as 0.0.0.0:7701"))?;
-                transports.tls = Some((address, Acceptor::new(&base.join(certificate), &base.join(key))?));
+                others.push(with_tls(address, &base.join(certificate), &base.join(key))?);
             }
-            #[cfg(not(feature = "tls"))]
-            _ => return Err(invalid("tls", &not_built("TLS", "tls"))),
+            _ => return Err(invalid("tls", "tls, certificate and key go together: an address and two PEM files")),
         }
-        match (text("mqtt")?, text("mqtt-ca")?) {
+        match (text("mqtt")?, text("mqtt-ca")?.map(|file| base.join(file))) {
             (None, None) => {}
-            (None, Some(_)) => return Err(needs("mqtt-ca", "mqtt, the broker that it is for")),
-            #[cfg(feature = "mqtt")]
-            (Some(url), authority) => {
-                let connector = authority.map(|file| Connector::new(&base.join(file))).transpose()?;
-                let broker = Broker::new(url, connector).map_err(|reason| invalid("mqtt", reason))?;
-                transports.mqtt = Some((shown(url), broker));
+            (Some(url), authority) => others.push(by_mqtt(url, authority.as_deref())?),
+            (None, Some(_)) => return Err(invalid("mqtt-ca", "it needs mqtt, the broker that it is for")),
+        }
+        if let Some(ports) = keys.get("serial") {
+            let ports = ports.as_array().ok_or_else(|| invalid("serial", "a list, as [\"/dev/ttyUSB0:115200\"]"))?;
+            for port in ports {
+                others.push(by_serial(port.as_str().unwrap_or_default())?);
             }
-            #[cfg(not(feature = "mqtt"))]
-            _ => return Err(invalid("mqtt", &not_built("MQTT", "mqtt"))),
         }
-        let Some(ports) = keys.get("serial") else { return Ok(transports) };
-        #[cfg(feature = "serial")]
-        for port in ports.as_array().ok_or_else(|| invalid("serial", "a list, as [\"/dev/ttyUSB0:115200\"]"))? {
-            let text = port.as_str().unwrap_or_default();
-            transports.serial.push((text.into(), text.parse().map_err(|reason| invalid("serial", reason))?));
-        }
-        #[cfg(feature = "serial")]
-        return Ok(transports);
-        #[cfg(not(feature = "serial"))]
-        Err(invalid("serial", &not_built(&format!("serial ports, and so no {ports}"), "serial")))
+        Ok(Self { listen, others })
     }
 
-    /// Binds what is to be bound and says where devices connect.
+    /// Binds what is to be bound, and says where devices connect.
     pub(super) async fn bind(self) -> Result<Bound, Failure> {
         let devices = bind(self.listen).await?;
-        let listening = devices.local_addr()?;
-        write(&format!("devices: tcp://{listening}"))?;
-        #[cfg(feature = "tls")]
-        let tls = match self.tls {
-            Some((address, acceptor)) => {
-                let listener = bind(address).await?;
-                write(&format!("devices: tls://{}", listener.local_addr()?))?;
-                Some((listener, acceptor))
-            }
-            None => None,
-        };
-        #[cfg(feature = "mqtt")]
-        if let Some((url, _)) = &self.mqtt {
-            write(&format!("devices: {url}"))?;
-        }
-        #[cfg(feature = "serial")]
-        for (name, _) in &self.serial {
-            write(&format!("devices: serial://{name}"))?;
-        }
-        Ok(Bound {
-            devices,
-            listening,
-            #[cfg(feature = "tls")]
-            tls,
-            #[cfg(feature = "mqtt")]
-            mqtt: self.mqtt.map(|(_, broker)| broker),
-            #[cfg(feature = "serial")]
-            serial: self.serial.into_iter().map(|(_, port)| port).collect(),
-        })
-    }
-}
-
-/// A URL without the password in it.
-#[cfg(feature = "mqtt")]
-fn shown(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, address))) => format!("{scheme}://{address}"),
-        _ => url.into(),
+        write(&format!("devices: tcp://{}", devices.local_addr()?))?;
+        self.others.iter().try_for_each(|transport| write(&format!("devices: {}", transport.url)))?;
+        Ok(Bound { devices, others: self.others })
     }
 }
 
@@ -154,35 +93,89 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// Transports that can start.
 pub(super) struct Bound {
     devices: TcpListener,
-    /// Where devices connect by TCP.
-    pub(super) listening: SocketAddr,
-    #[cfg(feature = "tls")]
-    tls: Option<(TcpListener, Acceptor)>,
-    #[cfg(feature = "mqtt")]
-    mqtt: Option<Broker>,
-    #[cfg(feature = "serial")]
-    serial: Vec<Port>,
+    others: Vec<Transport>,
 }
 
 impl Bound {
-    /// Lets devices in.
-    #[cfg_attr(not(feature = "mqtt"), expect(unused_variables))]
-    pub(super) fn start(self, door: &Door, run: u32, agents: Vec<u32>) {
+    /// Lets devices in, and returns where they connect by TCP.
+    pub(super) fn start(self, door: &Door, registry: &Registry) -> io::Result<SocketAddr> {
+        let address = self.devices.local_addr()?;
         tokio::spawn(tcp::serve(self.devices, door.clone()));
-        #[cfg(feature = "tls")]
-        if let Some((listener, acceptor)) = self.tls {
-            tokio::spawn(tcp::serve_tls(listener, acceptor, door.clone()));
-        }
-        #[cfg(feature = "mqtt")]
-        if let Some(broker) = self.mqtt {
-            tokio::spawn(mqtt::serve(broker, run, agents, door.clone()));
-        }
-        #[cfg(feature = "serial")]
-        for port in self.serial {
-            tokio::spawn(serial::serve(port, door.clone()));
-        }
+        self.others.into_iter().try_for_each(|transport| (transport.start)(door.clone(), registry))?;
+        Ok(address)
     }
 }
+
+#[cfg(feature = "tls")]
+fn with_tls(address: &str, certificate: &Path, key: &Path) -> Result<Transport, Failure> {
+    let acceptor = Acceptor::new(certificate, key)?;
+    let wrong = |_| Failure::Config("tls: an address and a port, as 0.0.0.0:7701".into());
+    let address: SocketAddr = address.parse().map_err(wrong)?;
+    let listener = std::net::TcpListener::bind(address).map_err(|error| Failure::from(error).about(address))?;
+    listener.set_nonblocking(true)?;
+    let url = format!("tls://{}", listener.local_addr()?);
+    let start = move |door: Door, _: &Registry| {
+        let listener = TcpListener::from_std(listener)?;
+        tokio::spawn(tcp::serve_tls(listener, acceptor, door));
+        Ok(())
+    };
+    Ok(Transport { url, start: Box::new(start) })
+}
+
+#[cfg(feature = "mqtt")]
+fn by_mqtt(url: &str, authority: Option<&Path>) -> Result<Transport, Failure> {
+    let connector = authority.map(Connector::new).transpose()?;
+    let broker = Broker::new(url, connector).map_err(|reason| Failure::Config(format!("mqtt: {reason}")))?;
+    let start = move |door: Door, registry: &Registry| {
+        let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
+        tokio::spawn(mqtt::serve(broker, registry.run, agents, door));
+        Ok(())
+    };
+    // Without the password.
+    let url = match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, address))) => format!("{scheme}://{address}"),
+        _ => url.into(),
+    };
+    Ok(Transport { url, start: Box::new(start) })
+}
+
+#[cfg(feature = "serial")]
+fn by_serial(name: &str) -> Result<Transport, Failure> {
+    let port: Port = name.parse().map_err(|reason| Failure::Config(format!("serial: {reason}")))?;
+    let start = move |door: Door, _: &Registry| {
+        tokio::spawn(serial::serve(port, door));
+        Ok(())
+    };
+    Ok(Transport { url: format!("serial://{name}"), start: Box::new(start) })
+}
+
+/// What a build leaves out is named, and how to have it.
+mod left_out {
+    #![allow(dead_code, reason = "what is left out depends on the build")]
+    use super::{Failure, Path, Transport};
+
+    pub(super) fn advice(what: &str, feature: &str) -> String {
+        format!("this build has no {what}: build it with cargo build --release -p fedbandit --features {feature}")
+    }
+
+    pub(super) fn with_tls(_: &str, _: &Path, _: &Path) -> Result<Transport, Failure> {
+        Err(Failure::Config(format!("tls: {}", advice("TLS", "tls"))))
+    }
+
+    pub(super) fn by_mqtt(_: &str, _: Option<&Path>) -> Result<Transport, Failure> {
+        Err(Failure::Config(format!("mqtt: {}", advice("MQTT", "mqtt"))))
+    }
+
+    pub(super) fn by_serial(_: &str) -> Result<Transport, Failure> {
+        Err(Failure::Config(format!("serial: {}", advice("serial ports", "serial"))))
+    }
+}
+#[cfg(not(feature = "mqtt"))]
+use left_out::by_mqtt;
+#[cfg(not(feature = "serial"))]
+use left_out::by_serial;
+#[cfg(not(feature = "tls"))]
+use left_out::with_tls;
 
 #[cfg(feature = "tls")]
 impl From<TlsError> for Failure {
@@ -232,11 +225,11 @@ impl Target {
             #[cfg(feature = "serial")]
             "serial" => Ok(Self::Serial(address.parse().map_err(usage)?)),
             #[cfg(not(feature = "tls"))]
-            "tls" => Err(usage(&not_built("TLS", "tls"))),
+            "tls" => Err(usage(&left_out::advice("TLS", "tls"))),
             #[cfg(not(feature = "mqtt"))]
-            "mqtt" | "mqtts" => Err(usage(&not_built("MQTT", "mqtt"))),
+            "mqtt" | "mqtts" => Err(usage(&left_out::advice("MQTT", "mqtt"))),
             #[cfg(not(feature = "serial"))]
-            "serial" => Err(usage(&not_built("serial ports", "serial"))),
+            "serial" => Err(usage(&left_out::advice("serial ports", "serial"))),
             _ => Err(usage(kinds)),
         }
     }
