@@ -1,6 +1,7 @@
 //! `fedbandit device`: virtual devices against a real controller.
 
 use std::path::PathBuf;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use fedbandit::service::edge::{Edge, Life, edge};
@@ -130,6 +131,8 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(200), Duration::f
 /// How long a device waits at the end of its life for acknowledgements that are still missing.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+static COMPLAINT: Once = Once::new();
+
 /// A device's way through its life.
 struct Path {
     start: Instant,
@@ -148,11 +151,16 @@ pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> 
     let mut path = Path { start, rested: start, half: Life::default(), old: None };
     let mut again = RECONNECT.0;
     loop {
-        if let Ok(mut line) = target.open(run, agent).await {
-            again = RECONNECT.0;
-            if connected(&mut *edge, &mut line, lifetime, &mut path).await.is_ok() {
-                line.close().await;
+        match target.open(run, agent).await {
+            Ok(mut line) => {
+                again = RECONNECT.0;
+                if connected(&mut *edge, &mut line, lifetime, &mut path).await.is_ok() {
+                    line.close().await;
+                }
             }
+            // One of them speaks for all.
+            Err(error) => COMPLAINT
+                .call_once(|| eprintln!("device {agent} cannot connect, and will try again and again: {error}")),
         }
         if is_over(&*edge, lifetime, path.old) {
             return [path.half, edge.life()];
