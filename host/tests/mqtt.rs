@@ -10,8 +10,15 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use fedbandit_core::wire::Message;
+use fedbandit::service::event::Event;
+use fedbandit::service::identity::Master;
+use fedbandit::service::setup::{Registry, Timing, start};
+use fedbandit::service::store::{Memory, Store, StoreError};
+use fedbandit::service::{mqtt, worker};
+use fedbandit::simulation::{Attack, Config};
+use fedbandit_core::wire::{Message, Summary};
 use fleet::{Fleet, Process, free_port, wait_until};
+use rumqttc::v5::{self, mqttbytes::v5::Packet};
 
 /// A broker, which goes with the test.
 struct Broker<'a> {
@@ -251,6 +258,76 @@ fn brokers_with_tls() {
     fleet.configure("mqtt-ca = \"our-ca.pem\"");
     fleet.refuses(serve, 78, "mqtt-ca: it needs mqtt");
     fleet.refuses(&format!("device --identities fleet/devices --connect {url}"), 2, "mqtts:// needs the certificate");
+}
+
+/// A store that may fail when it is to take a summary.
+struct Failing(Memory, bool);
+
+impl Store for Failing {
+    fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
+        let summary = events.iter().any(|event| matches!(Event::from_bytes(event, 4), Some(Event::Summary { .. })));
+        if self.1 && summary { Err(std::io::Error::other("full").into()) } else { self.0.append(events) }
+    }
+
+    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+        self.0.replay(each)
+    }
+
+    fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.value(name)
+    }
+
+    fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.0.set_value(name, value)
+    }
+}
+
+/// The broker keeps a summary until it is stored: if storing it fails, the next service gets it again, else not.
+#[test]
+fn the_broker_hears_no_acknowledgement_before_the_commit() {
+    for fails in [true, false] {
+        let fleet = Fleet::new(&format!("mqtt-commit-{fails}"), 1);
+        let broker = Broker::start(&fleet, ANYBODY);
+        let mut frame = [0; 256];
+        let summary = Summary { episode: 1, steps: 4, gram: (&[0.0; 10]).into(), feature_sum: (&[0.0; 4]).into() };
+        let length = fleet.identity(1).encode(&Message::Summary(summary), &mut frame).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let registry: Registry =
+            serde_json::from_slice(&fs::read(fleet.path().join("fleet/registry.json")).unwrap()).unwrap();
+        let master = Master::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
+        let mut store = Failing(Memory::default(), fails);
+        let timing = Timing { patience: 600_000, window: 4, unix_seconds: 0 };
+        let config = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
+        let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
+        let worker = {
+            let _inside = runtime.enter();
+            let (door, worker) = worker::start(service, Box::new(store), |_| {});
+            let address = mqtt::Broker::new(&broker.url(), None).unwrap();
+            runtime.spawn(mqtt::serve(address, 1, [1], door));
+            worker
+        };
+        // It is there once its model is.
+        let model = broker.next("down/1");
+        broker.publish("up/1", &frame[..length]);
+        if fails {
+            assert!(runtime.block_on(worker).unwrap().is_err());
+        } else {
+            // All are there: the episode closes, and the next model comes after the acknowledgement.
+            wait_until("the next model", || broker.next("down/1") != model);
+        }
+        runtime.shutdown_background();
+        // Who comes back by the same name gets what is left, and then what is new.
+        broker.publish("up/1", b"new");
+        let mut options = mqtt::Broker::new(&broker.url(), None).unwrap().options("fedbandit-1");
+        options.set_clean_start(false).set_session_expiry_interval(Some(60));
+        let (_client, mut connection) = v5::Client::new(options, 10);
+        let payloads = connection.iter().filter_map(|event| match event.unwrap() {
+            v5::Event::Incoming(Packet::Publish(publish)) => Some(publish.payload),
+            _ => None,
+        });
+        let kept = payloads.take_while(|payload| payload != "new").collect::<Vec<_>>();
+        assert_eq!(kept, if fails { vec![frame[..length].to_vec()] } else { Vec::new() });
+    }
 }
 
 /// A service whose broker is not there serves all others.
