@@ -54,11 +54,12 @@ impl Fleet {
     }
 
     pub(crate) fn serve(&self) -> Service {
-        let mut child = self.command("serve --config controller.toml").stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = self.command("serve --config controller.toml");
+        let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
         let mut devices = Vec::new();
-        for line in BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
+        for line in BufReader::new(process.0.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
             if let Some(http) = line.strip_prefix("status:  http://") {
-                return Service { process: Process(child), devices, http: http.into() };
+                return Service { process, devices, http: http.into() };
             }
             devices.push(line.strip_prefix("devices: ").unwrap().to_owned());
         }
