@@ -218,7 +218,7 @@ async fn watch_registry(directory: Directory, door: Door) {
         let stamp = directory.registry_stamp();
         if stamp.is_some() && stamp != last {
             // A file that cannot be read now may be next time.
-            if let Ok(Some(registry)) = directory.registry() {
+            if let Ok(Some(registry)) = tokio::task::block_in_place(|| directory.registry()) {
                 last = stamp;
                 for device in registry.devices.iter().filter(|device| device.revoked) {
                     door.revoke(device.agent).await;

@@ -137,7 +137,7 @@ pub enum Dropped {
     Length,
     /// Of another version.
     Version,
-    /// Of another run, or of nobody that is enrolled.
+    /// Of another run, or of nobody that is enrolled, or on another's topic.
     Unknown,
     /// Of a device whose identity was revoked.
     Revoked,
