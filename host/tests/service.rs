@@ -259,7 +259,7 @@ fn a_link_may_reach_everybody() {
     let mut run = Run::new(config());
     run.commit();
     let broker = Link(100);
-    let mut reached = |run: &mut Run| -> BTreeSet<u32> {
+    let reached = |run: &mut Run| -> BTreeSet<u32> {
         let sent: Vec<_> =
             std::iter::from_fn(|| run.service.poll()).filter(|outgoing| outgoing.link == broker).collect();
         let of = |frame: &[u8]| (1..=AGENTS).find(|agent| identity(*agent).decode(frame).is_ok()).unwrap();

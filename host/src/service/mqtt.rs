@@ -153,10 +153,11 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
         match connection.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {
                 again = AGAIN.0;
+                // First of all: who sees a model can be sure to be heard.
+                let _ = orders.send(Order::Subscribe);
                 link = door.connect(sender.clone(), true).await;
                 let Some(link) = link else { return };
                 current.store(link.0, Ordering::Relaxed);
-                let _ = orders.send(Order::Subscribe);
             }
             Ok(Event::Incoming(Packet::Publish(mut publish))) => {
                 let Some(link) = link else { continue };

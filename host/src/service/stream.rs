@@ -29,10 +29,14 @@ pub(super) async fn converse(
 ) {
     let (sender, mut outgoing) = mpsc::channel::<Vec<u8>>(UNSENT);
     let Some(link) = door.connect(sender, false).await else { return };
-    let sending = tokio::spawn(async move {
+    let mut sending = tokio::spawn(async move {
         while let Some(frame) = outgoing.recv().await {
             let bytes: Vec<u8> = cobs::encode(&frame).collect();
-            if !matches!(timeout(SILENCE, writer.write_all(&bytes)).await, Ok(Ok(()))) {
+            let written = timeout(SILENCE, async {
+                writer.write_all(&bytes).await?;
+                writer.flush().await
+            });
+            if !matches!(written.await, Ok(Ok(()))) {
                 return;
             }
         }
@@ -42,7 +46,12 @@ pub(super) async fn converse(
     let mut allowance = Allowance::new();
     let mut last_frame = Instant::now();
     while let Some(left) = SILENCE.checked_sub(last_frame.elapsed()) {
-        let read = match timeout(left, reader.read(&mut buffer)).await {
+        let read = tokio::select! {
+            read = timeout(left, reader.read(&mut buffer)) => read,
+            // Nothing can be sent any more.
+            _ = &mut sending => break,
+        };
+        let read = match read {
             Ok(Ok(read @ 1..)) => read,
             Err(_) if trusted => 0,
             _ => break,
@@ -53,7 +62,10 @@ pub(super) async fn converse(
         for byte in &buffer[..read] {
             let Some(frame) = decoder.push(*byte) else { continue };
             last_frame = Instant::now();
-            tokio::time::sleep(allowance.take()).await;
+            let early = allowance.take();
+            if !early.is_zero() {
+                tokio::time::sleep(early).await;
+            }
             if !door.frame(link, frame.to_vec(), None).await {
                 break;
             }
