@@ -105,8 +105,9 @@ step_lint() {
 }
 
 step_test() {
-  # A device in Python is among those that the service is tested with.
+  # What the service is tested with: a device in Python, an MQTT broker and its clients, pseudo-terminals.
   setup_host && apt_install python3 python3 || return
+  apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients && apt_install socat socat || return
   cargo test --locked -p fedbandit-core --all-features || return
   cargo test --locked -p fedbandit-core -p fedbandit --all-features --release
 }

@@ -253,6 +253,41 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
     assert_eq!(run.sent(), [(1, format!("nack 1 {:?}", NackReason::WrongDimension))]);
 }
 
+/// What a link that reaches everybody is told: the models of those who have no link of their own.
+#[test]
+fn a_link_may_reach_everybody() {
+    let mut run = Run::new(config());
+    run.commit();
+    let broker = Link(100);
+    let reached = |run: &mut Run| -> BTreeSet<u32> {
+        let sent: Vec<_> =
+            std::iter::from_fn(|| run.service.poll()).filter(|outgoing| outgoing.link == broker).collect();
+        let of = |frame: &[u8]| (1..=AGENTS).find(|agent| identity(*agent).decode(frame).is_ok()).unwrap();
+        sent.iter().map(|outgoing| of(&outgoing.frame)).collect()
+    };
+    run.say(1, &hello()).unwrap();
+    reached(&mut run);
+    run.service.reaches_all(broker);
+    assert_eq!(reached(&mut run), BTreeSet::from([2, 3, 4]), "1 has a link of its own, 5 is revoked");
+    // Who speaks over it stays there, also after another link has come and gone.
+    run.service.handle(broker, &mut encode(1, &hello())).unwrap();
+    run.say(2, &hello()).unwrap();
+    reached(&mut run);
+    run.tick(PATIENCE);
+    assert_eq!(reached(&mut run), BTreeSet::from([1, 3, 4]));
+    run.service.disconnected(Link(2));
+    run.service.left(broker, 1);
+    assert_eq!(run.service.status(0).connected, 0);
+    run.tick(2 * PATIENCE);
+    assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 3, 4]));
+    run.service.revoke(3);
+    run.tick(3 * PATIENCE);
+    assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 4]));
+    run.service.disconnected(broker);
+    run.tick(4 * PATIENCE);
+    assert_eq!(reached(&mut run), BTreeSet::new());
+}
+
 /// The frames of a device: whatever is wrong with them, no panic.
 #[test]
 fn hostile_frames_do_no_harm() {

@@ -1,0 +1,168 @@
+//! A run in a directory of its own: its service and its devices, from outside.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+#[path = "../directory/mod.rs"]
+mod directory;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use directory::Directory;
+use fedbandit::service::event::Event;
+use fedbandit::service::redb::File;
+use fedbandit::service::store::Store;
+use fedbandit_core::wire::Identity;
+use serde_json::Value;
+
+pub(crate) struct Fleet(Directory);
+
+impl Fleet {
+    /// Enrols devices of dimension 4.
+    pub(crate) fn new(name: &str, devices: u32) -> Self {
+        let fleet = Self(Directory::new(name));
+        let enrolled = fleet.command(&format!("enroll --dir fleet --dim 4 --count {devices}"));
+        assert!({ enrolled }.stdout(Stdio::null()).status().unwrap().success());
+        fleet
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.0
+    }
+
+    pub(crate) fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+        command.current_dir(self.path()).args(arguments.split_whitespace());
+        command
+    }
+
+    /// An exit code and a sentence on stderr.
+    pub(crate) fn refuses(&self, arguments: &str, code: i32, sentence: &str) {
+        let output = self.command(arguments).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");
+        assert!(stderr.contains(sentence), "{arguments}: {stderr:?} lacks {sentence:?}");
+    }
+
+    pub(crate) fn configure(&self, more: &str) {
+        let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n";
+        fs::write(self.path().join("controller.toml"), format!("{settings}{more}\n")).unwrap();
+    }
+
+    pub(crate) fn serve(&self) -> Service {
+        let mut command = self.command("serve --config controller.toml");
+        let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut devices = Vec::new();
+        for line in BufReader::new(process.0.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
+            if let Some(http) = line.strip_prefix("status:  http://") {
+                return Service { process, devices, http: http.into() };
+            }
+            devices.push(line.strip_prefix("devices: ").unwrap().to_owned());
+        }
+        panic!("the service ended")
+    }
+
+    /// Devices that are waited for with [`lives`].
+    pub(crate) fn devices(&self, connect: &str, arguments: &str) -> Process {
+        let mut command = self.command(&format!("device --identities fleet/devices {arguments}"));
+        Process(command.args(["--connect", connect]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    pub(crate) fn identity(&self, agent: u32) -> Identity {
+        let blob = fs::read(self.path().join(format!("fleet/devices/agent-{agent}.blob"))).unwrap();
+        Identity::from_blob(blob.as_slice().try_into().unwrap()).unwrap()
+    }
+
+    /// The (agent, episode) of all stored summaries, each of which is there once.
+    pub(crate) fn stored(&self) -> BTreeSet<(u32, u32)> {
+        let mut stored = BTreeSet::new();
+        let store = File::open(&self.path().join("fleet/run.redb")).unwrap();
+        store
+            .replay(&mut |bytes| {
+                if let Some(Event::Summary { agent, episode, .. }) = Event::from_bytes(bytes, 4) {
+                    assert!(stored.insert((agent, episode)), "{agent} counts twice in {episode}");
+                }
+            })
+            .unwrap();
+        stored
+    }
+}
+
+/// A process, which goes with the test.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// What devices lived through.
+    pub(crate) fn lives(mut self) -> Value {
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(self.0.wait().unwrap().success());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// The first line on stderr.
+    pub(crate) fn complaint(mut self) -> String {
+        BufReader::new(self.0.stderr.take().unwrap()).lines().next().unwrap().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SIGKILL.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running service.
+pub(crate) struct Service {
+    process: Process,
+    /// Where devices connect, TCP first.
+    pub(crate) devices: Vec<String>,
+    http: String,
+}
+
+impl Service {
+    /// The first status of which something is true; it is renewed several times a second.
+    pub(crate) fn wait_for(&self, holds: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let mut stream = TcpStream::connect(&self.http).unwrap();
+            write!(stream, "GET /status.json HTTP/1.0\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            let status: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+            if holds(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn wait_for_episode(&self, episode: u64) {
+        self.wait_for(|status| status["episode"].as_u64() >= Some(episode));
+    }
+}
+
+/// A port that is free now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until something is there.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,63 @@
+//! Devices on serial ports, which are pairs of pseudo-terminals here.
+#![cfg(feature = "serial")]
+
+mod fleet;
+
+use std::io::Write;
+use std::process::Command;
+
+use fleet::{Fleet, Process, wait_until};
+
+/// A cable between `controller-N` and `device-N`.
+fn cable(fleet: &Fleet, number: u32) -> Process {
+    let end = |name: &str| format!("pty,raw,echo=0,link={}", fleet.path().join(format!("{name}-{number}")).display());
+    let cable = Process::spawn(Command::new("socat").args([end("controller"), end("device")]));
+    let ends = ["controller", "device"].map(|name| fleet.path().join(format!("{name}-{number}")));
+    wait_until("the cable is there", || ends.iter().all(|end| end.exists()));
+    cable
+}
+
+#[test]
+fn boards_on_cables_take_part() {
+    let fleet = Fleet::new("serial", 2);
+    let path = fleet.path().display().to_string();
+    let _first = cable(&fleet, 1);
+    // The second cable is plugged in later.
+    fleet.configure(&format!(
+        "deadline = 600\nsteps = 40000\nepisode-len = 4\nserial = [\"{path}/controller-1:115200\", \"{path}/controller-2:9600\"]"
+    ));
+    let service = fleet.serve();
+    assert_eq!(service.devices[1], format!("serial://{path}/controller-1:115200"));
+    // What a board says before it starts is no frame.
+    let mut line = std::fs::OpenOptions::new().write(true).open(format!("{path}/device-1")).unwrap();
+    line.write_all(b"boot v1.2\r\nready\r\n").unwrap();
+    drop(line);
+    let arguments = "--episodes 30 --patience 600000 --first";
+    let devices = [1, 2].map(|n| fleet.devices(&format!("serial://{path}/device-{n}"), &format!("{arguments} {n}")));
+    let second = cable(&fleet, 2);
+    service.wait_for_episode(10);
+    // Unplugged, and plugged in again.
+    drop(second);
+    let _second = cable(&fleet, 2);
+    for device in devices {
+        assert_eq!(device.lives()["acknowledged"], 30);
+    }
+    drop(service);
+    assert_eq!(fleet.stored().len(), 60);
+}
+
+#[test]
+fn what_is_no_port_is_said() {
+    let fleet = Fleet::new("serial-errors", 2);
+    for (serial, sentence) in [
+        ("\"/dev/ttyUSB0\"", "serial: a list"),
+        ("[\"/dev/ttyUSB0:fast\"]", "a serial port is PATH:BAUD"),
+        ("[5]", "a serial port is PATH:BAUD"),
+    ] {
+        fleet.configure(&format!("serial = {serial}"));
+        fleet.refuses("serve --config controller.toml", 78, sentence);
+    }
+    let device = "device --identities fleet/devices --connect serial://";
+    fleet.refuses(&format!("{device}/dev/ttyUSB0 --count 2"), 2, "--count is 1 on a serial port");
+    fleet.refuses(&format!("{device}/dev/ttyUSB0:0"), 2, "a serial port is PATH:BAUD");
+}
