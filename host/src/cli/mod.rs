@@ -18,6 +18,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -113,6 +114,11 @@ pub(crate) fn run() -> ExitCode {
         Command::Status(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+}
+
+/// Seconds of the Unix epoch; 0 if the clock is before it.
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Writes JSON to stdout: indented for people, in one line for programs.

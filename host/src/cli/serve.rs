@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fedbandit::service::edge::edge;
 use fedbandit::service::identity::Master;
@@ -20,7 +20,7 @@ use super::device::{self, Lifetime};
 use super::fleet::Directory;
 use super::http;
 use super::options::{Experiment, parse, set};
-use super::{EXIT_CODES, Failure, print, write};
+use super::{EXIT_CODES, Failure, print, unix_seconds, write};
 
 const HELP: &str = "\
 The configuration is a TOML file:
@@ -84,8 +84,7 @@ impl Args {
 }
 
 fn timing(patience: u64, window: u32) -> Timing {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timing { patience, window, unix_seconds: u32::try_from(since.as_secs()).unwrap_or(0) }
+    Timing { patience, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
 }
 
 /// Reads the configuration.
@@ -142,7 +141,8 @@ const PACE: Duration = Duration::from_millis(700);
 /// A controller in memory and its virtual devices, in one process.
 fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     let config = Config { steps: 64 * 400, attack: Attack::None, corrupt: 0.0, ..Config::default() };
-    let devices = (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect();
+    let devices =
+        (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
     let registry = Registry { run: 1, dimension: config.dim as u8, devices };
     let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();

@@ -1,7 +1,7 @@
 //! The controller as a service that devices talk to.
 //!
 //! [`Service`] is a state machine around the [`controller`](crate::controller): it knows the devices' keys, answers their
-//! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file;
+//! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file, [`observed`] watched;
 //! [`setup`] makes a service of a configuration and a store, [`tcp`] gives it a clock and a network. [`edge`] has virtual devices
 //! that talk to it as real ones do.
 
@@ -9,9 +9,13 @@ pub mod edge;
 pub mod event;
 pub mod identity;
 mod machine;
+pub mod observed;
 pub mod redb;
 pub mod setup;
 pub mod store;
 pub mod tcp;
 
-pub use machine::{Dropped, End, Learner, Link, Outgoing, Quality, RestoreError, Service, Start, Status, Suspect};
+pub use machine::{
+    About, Dropped, End, Learner, Link, Outgoing, Promise, Quality, Received, RestoreError, Service, Start, Status,
+    Suspect,
+};
