@@ -5,6 +5,8 @@ mod device;
 mod enroll;
 mod fleet;
 mod http;
+#[cfg(feature = "mqtt")]
+mod mqtt_line;
 mod options;
 mod privacy;
 mod reproduce;
@@ -12,6 +14,7 @@ mod serve;
 mod simulate;
 mod sweep;
 mod table;
+mod transport;
 
 use std::fmt::Display;
 use std::fs;

@@ -147,6 +147,8 @@ pub enum Dropped {
     Tag,
     /// A message that no device sends.
     Type,
+    /// More than a device may send at once; only transports that cannot slow down one device drop for this.
+    TooMany,
 }
 
 /// A device as the service knows it.
@@ -203,6 +205,8 @@ pub struct Service {
     staged: BTreeSet<(u32, u32)>,
     outbox: VecDeque<Outgoing>,
     dropped: BTreeMap<Dropped, u64>,
+    /// The link over which devices without one of their own are reached.
+    common: Option<Link>,
     /// How long an episode may last, in milliseconds.
     patience: u64,
     /// When the running one ends.
@@ -295,6 +299,7 @@ impl Service {
             staged: BTreeSet::new(),
             outbox: VecDeque::new(),
             dropped: BTreeMap::new(),
+            common: None,
             patience,
             deadline: now.saturating_add(patience),
             mean_rewards,
@@ -339,7 +344,19 @@ impl Service {
     /// The frame means nothing: it is counted, and its sender hears nothing. A link that brings nothing else is worth
     /// closing.
     pub fn handle(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
-        self.read(link, frame).inspect_err(|reason| *self.dropped.entry(*reason).or_default() += 1)
+        self.read(link, frame).inspect_err(|reason| self.count(*reason))
+    }
+
+    /// Counts a frame that was dropped on its way.
+    pub fn count(&mut self, reason: Dropped) {
+        *self.dropped.entry(reason).or_default() += 1;
+    }
+
+    /// From now on a device's frames are dropped, and it is sent nothing. It still counts as one of N.
+    pub fn revoke(&mut self, agent: u32) {
+        if let Some(device) = self.devices.get_mut(&agent) {
+            (device.revoked, device.link) = (true, None);
+        }
     }
 
     fn read(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
@@ -495,9 +512,26 @@ impl Service {
         self.outbox.pop_front()
     }
 
+    /// A link is there that reaches every device, whether it has spoken or not: those without a link of their own get
+    /// their models over it, the running one at once.
+    pub fn reaches_all(&mut self, link: Link) {
+        self.common = Some(link);
+        let without = self.devices.iter().filter(|(_, device)| device.link.is_none());
+        let agents: Vec<u32> = without.map(|(agent, _)| *agent).collect();
+        agents.into_iter().for_each(|agent| self.send_model(agent));
+    }
+
     /// A link is gone.
     pub fn disconnected(&mut self, link: Link) {
+        self.common = self.common.filter(|common| *common != link);
         for device in self.devices.values_mut().filter(|device| device.link == Some(link)) {
+            device.link = None;
+        }
+    }
+
+    /// A device is gone from a link that others share.
+    pub fn left(&mut self, link: Link, agent: u32) {
+        if let Some(device) = self.devices.get_mut(&agent).filter(|device| device.link == Some(link)) {
             device.link = None;
         }
     }
@@ -509,11 +543,12 @@ impl Service {
     }
 
     fn send(&mut self, agent: u32, message: &Message<'_>) {
-        let Some(Device { end, link: Some(link), revoked: false, .. }) = self.devices.get(&agent) else { return };
+        let Some(Device { end, link, revoked: false, .. }) = self.devices.get(&agent) else { return };
+        let Some(link) = link.or(self.common) else { return };
         let mut frame = vec![0; max_sealed_frame_len(self.dimension)];
         if let Some(length) = end.encode(&mut self.nonces, message, &mut frame) {
             frame.truncate(length);
-            self.outbox.push_back(Outgoing { link: *link, frame });
+            self.outbox.push_back(Outgoing { link, frame });
         }
     }
 

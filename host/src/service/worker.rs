@@ -1,0 +1,197 @@
+//! The one thread that has the service and the store, for all transports together.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::machine::{Dropped, Link, Service, Status};
+use super::store::{Store, StoreError};
+use crate::aggregate::AggregateError;
+
+/// The largest dimension that the service takes devices of.
+pub const MAX_DIMENSION: usize = 64;
+/// Frames that wait for the service, from all links together.
+const WAITING: usize = 4_096;
+/// Events that are stored at once, at the most.
+const BATCH: usize = 1_024;
+/// Frames in a row that mean nothing, after which a link is hostile.
+pub(super) const PATIENCE: u32 = 16;
+/// How often time is told.
+pub(super) const TICK: Duration = Duration::from_millis(20);
+
+/// Told once a frame need not come again: what it brought is stored, or it was dropped.
+pub type Receipt = Box<dyn FnOnce() + Send>;
+
+enum Inbound {
+    /// A link, and whether it reaches every device.
+    Connected(Link, mpsc::Sender<Vec<u8>>, bool),
+    Frame(Link, Vec<u8>, Option<Receipt>),
+    Dropped(Dropped),
+    Left(Link, u32),
+    Gone(Link),
+    Revoked(u32),
+    Tick,
+}
+
+/// Why a service ended before its time.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The store failed: what was not acknowledged may be lost, what was is not.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The rule failed.
+    #[error(transparent)]
+    Rule(#[from] AggregateError),
+}
+
+/// The way from transports to the service.
+#[derive(Clone)]
+pub struct Door {
+    sender: mpsc::Sender<Inbound>,
+    verdicts: Arc<Verdicts>,
+    links: Arc<AtomicU64>,
+}
+
+/// Starts the worker. It ends when the store or the rule fails, or with the last door. `observe` is shown the status
+/// several times a second.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub fn start(
+    service: Service,
+    store: Box<dyn Store + Send>,
+    observe: impl FnMut(Status) + Send + 'static,
+) -> (Door, JoinHandle<Result<(), ServeError>>) {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let verdicts = Arc::new(Verdicts::default());
+    let seen = Arc::clone(&verdicts);
+    let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, &seen, observe));
+    let ticks = sender.clone();
+    tokio::spawn(async move {
+        while ticks.send(Inbound::Tick).await.is_ok() {
+            tokio::time::sleep(TICK).await;
+        }
+    });
+    (Door { sender, verdicts, links: Arc::default() }, worker)
+}
+
+impl Door {
+    /// A device's identity is revoked.
+    pub async fn revoke(&self, agent: u32) {
+        let _ = self.sender.send(Inbound::Revoked(agent)).await;
+    }
+
+    /// A new link, on which frames for it are sent through the sender; whether it reaches every device, or only those
+    /// that have spoken over it. None if the worker is gone.
+    pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, reaches_all: bool) -> Option<Link> {
+        let link = Link(self.links.fetch_add(1, Ordering::Relaxed));
+        self.sender.send(Inbound::Connected(link, outgoing, reaches_all)).await.ok().map(|()| link)
+    }
+
+    /// A frame came over a link. Waits while too many others do; false if the worker is gone.
+    pub async fn frame(&self, link: Link, frame: Vec<u8>, receipt: Option<Receipt>) -> bool {
+        self.sender.send(Inbound::Frame(link, frame, receipt)).await.is_ok()
+    }
+
+    /// A link is gone.
+    pub async fn disconnect(&self, link: Link) {
+        let _ = self.sender.send(Inbound::Gone(link)).await;
+    }
+
+    /// Whether a link has brought nothing but frames that mean nothing.
+    pub fn is_hostile(&self, link: Link) -> bool {
+        self.verdicts.lock().is_ok_and(|verdicts| verdicts.get(&link).is_some_and(|count| *count >= PATIENCE))
+    }
+
+    /// A frame was dropped on its way.
+    pub async fn dropped(&self, reason: Dropped) {
+        let _ = self.sender.send(Inbound::Dropped(reason)).await;
+    }
+
+    /// A device is gone from a link that others share.
+    pub async fn left(&self, link: Link, agent: u32) {
+        let _ = self.sender.send(Inbound::Left(link, agent)).await;
+    }
+}
+
+/// Frames in a row that meant nothing, by connection.
+type Verdicts = Mutex<BTreeMap<Link, u32>>;
+
+fn work(
+    mut service: Service,
+    mut store: Box<dyn Store + Send>,
+    mut receiver: mpsc::Receiver<Inbound>,
+    verdicts: &Verdicts,
+    mut observe: impl FnMut(Status),
+) -> Result<(), ServeError> {
+    let start = Instant::now();
+    let mut links: BTreeMap<Link, mpsc::Sender<Vec<u8>>> = BTreeMap::new();
+    let (mut batch, mut receipts) = (Vec::new(), Vec::new());
+    let mut shown = None;
+    loop {
+        if receiver.blocking_recv_many(&mut batch, BATCH) == 0 {
+            return Ok(());
+        }
+        let now = start.elapsed().as_millis() as u64;
+        for inbound in batch.drain(..) {
+            match inbound {
+                Inbound::Connected(link, sender, reaches_all) => {
+                    links.insert(link, sender);
+                    if reaches_all {
+                        service.reaches_all(link);
+                    }
+                }
+                Inbound::Gone(link) => {
+                    links.remove(&link);
+                    service.disconnected(link);
+                    if let Ok(mut verdicts) = verdicts.lock() {
+                        verdicts.remove(&link);
+                    }
+                }
+                Inbound::Frame(link, mut frame, receipt) => {
+                    judge(verdicts, link, service.handle(link, &mut frame));
+                    receipts.extend(receipt);
+                }
+                Inbound::Dropped(reason) => service.count(reason),
+                Inbound::Left(link, agent) => service.left(link, agent),
+                Inbound::Revoked(agent) => service.revoke(agent),
+                Inbound::Tick => {}
+            }
+        }
+        commit(&mut service, &mut *store)?;
+        receipts.drain(..).for_each(|receipt: Receipt| receipt());
+        service.tick(now)?;
+        commit(&mut service, &mut *store)?;
+        while let Some(outgoing) = service.poll() {
+            if let Some(sender) = links.get(&outgoing.link) {
+                let _ = sender.try_send(outgoing.frame);
+            }
+        }
+        if shown.is_none_or(|shown| now >= shown + 200) {
+            observe(service.status(now));
+            shown = Some(now);
+        }
+    }
+}
+
+/// Stores what is to be stored, and lets it count.
+fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError> {
+    if !service.uncommitted().is_empty() {
+        store.append(&service.uncommitted().iter().map(|event| event.to_bytes()).collect::<Vec<_>>())?;
+        service.committed();
+    }
+    Ok(())
+}
+
+fn judge(verdicts: &Verdicts, link: Link, result: Result<(), Dropped>) {
+    let Ok(mut verdicts) = verdicts.lock() else { return };
+    match result {
+        Ok(()) => drop(verdicts.remove(&link)),
+        Err(_) => *verdicts.entry(link).or_default() += 1,
+    }
+}
