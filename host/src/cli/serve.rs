@@ -1,4 +1,4 @@
-//! `fedbandit serve` and `status`: the controller of real devices.
+//! `fedbandit serve`: the controller of real devices.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fedbandit::service::edge::edge;
 use fedbandit::service::identity::Master;
+use fedbandit::service::observed::Observed;
 use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
 use fedbandit::service::store::{Memory, Store};
@@ -20,7 +21,7 @@ use super::fleet::Directory;
 use super::http;
 use super::options::{Experiment, parse, set};
 use super::transport::{self, Target, Transports};
-use super::{EXIT_CODES, Failure, print, unix_seconds, write};
+use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
 const HELP: &str = "\
 The configuration is a TOML file:
@@ -56,6 +57,8 @@ pub(super) struct Args {
     /// With --demo: where the page is.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7780", requires = "demo")]
     http: SocketAddr,
+    #[command(flatten)]
+    log: log::Options,
 }
 
 struct Settings {
@@ -71,6 +74,7 @@ const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", 
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
+        self.log.start();
         let Some(file) = &self.config else { return demonstrate(self.http) };
         let settings = settings(file)?;
         let registry = settings.directory.expect_registry()?;
@@ -87,8 +91,11 @@ impl Args {
         let service = start(&mut store, &settings.learning, &registry, &master, settings.timing, 0).map_err(failed)?;
         let runtime = tokio::runtime::Runtime::new()?;
         let Settings { directory, transports, http, .. } = settings;
-        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _| {
+        let boot = service.status(0).boot;
+        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _, http| {
+            directory.write_service(http, boot)?;
             tokio::spawn(watch_registry(directory, door));
+            Ok(())
         }))
     }
 }
@@ -176,32 +183,37 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     ))?;
     let runtime = tokio::runtime::Runtime::new()?;
     let any = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
-    runtime.block_on(listen(any, page, service, Box::new(store), &registry, |_, address| {
+    runtime.block_on(listen(any, page, service, Box::new(store), &registry, |_, address, _| {
         for device in edges {
             let target = Target::Tcp(address.to_string());
             tokio::spawn(device::live(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
         }
+        Ok(())
     }))
 }
 
-/// Binds, says where, and serves until the end; `started` gets the way to the service, and where devices connect.
+/// Binds, says where, and serves until the end; `started` gets the way to the service, where devices connect, and where
+/// the page is.
 async fn listen(
     transports: Transports,
     http: SocketAddr,
     service: Service,
     store: Box<dyn Store + Send>,
     registry: &Registry,
-    started: impl FnOnce(Door, SocketAddr),
+    started: impl FnOnce(Door, SocketAddr, SocketAddr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let transports = transports.bind().await?;
     let pages = transport::bind(http).await?;
-    write(&format!("status:  http://{}", pages.local_addr()?))?;
+    let page = pages.local_addr()?;
+    write(&format!("status:  http://{page}"))?;
     let (sender, receiver) = watch::channel(service.status(0));
-    tokio::spawn(http::serve(pages, receiver));
+    let (store, commits) = Observed::new(store);
+    tokio::spawn(http::serve(pages, receiver, commits));
     let observe = move |status: Status| drop(sender.send_replace(status));
-    let (door, worker) = worker::start(service, store, observe);
+    let (door, worker) = worker::start(service, Box::new(store), observe);
     let listening = transports.start(&door, registry)?;
-    started(door, listening);
+    tracing::info!(devices = %listening, http = %page, "listening");
+    started(door, listening, page)?;
     worker.await.map_err(|error| Failure::Io(error.to_string()))?.map_err(|error| match error {
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),
@@ -226,23 +238,5 @@ async fn watch_registry(directory: Directory, door: Door) {
             }
         }
         tokio::time::sleep(LOOK).await;
-    }
-}
-
-/// What a running service says of itself.
-#[derive(clap::Args)]
-#[command(after_long_help = EXIT_CODES)]
-pub(super) struct StatusArgs {
-    /// The service's HTTP address.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7780")]
-    http: SocketAddr,
-}
-
-impl StatusArgs {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let body = http::get(self.http, "/status.json", Duration::from_secs(5));
-        let body = body.map_err(|error| Failure::from(error).about(self.http))?;
-        let status: serde_json::Value = serde_json::from_str(&body).map_err(Failure::data)?;
-        print(&status)
     }
 }

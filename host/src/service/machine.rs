@@ -215,8 +215,8 @@ pub struct Service {
     /// them, so they are not even collected.
     mean_rewards: Option<Vec<f64>>,
     received: Received,
-    /// The frames that were dropped when the last episode closed.
-    dropped_before: u64,
+    /// The frames that were dropped and the summaries that counted as zero when the last episode closed.
+    rejected_before: [u64; 2],
     history: VecDeque<Quality>,
     about: About,
 }
@@ -304,13 +304,14 @@ impl Service {
             deadline: now.saturating_add(patience),
             mean_rewards,
             received: Received::default(),
-            dropped_before: 0,
+            rejected_before: [0; 2],
             history: VecDeque::new(),
             about,
         };
         for (number, event) in (0..).zip(events) {
             service.replay(event).map_err(|()| RestoreError::Event(number))?;
         }
+        service.rejected_before[1] = service.learner.counts().faults.values().sum();
         if service.release.is_none() && service.learner.model().is_some() {
             service.stage_release();
         }
@@ -462,11 +463,13 @@ impl Service {
         let (passes, gap) = self.aggregation();
         let (repaired, late) = (self.learner.counts().repaired, self.received.late);
         tracing::info!(episode, missing, beta, mean_reward, passes, gap, repaired, late, "episode closed");
-        let dropped = self.dropped.values().sum::<u64>();
-        if dropped > self.dropped_before {
-            let by_reason = serde_json::to_string(&self.dropped).unwrap_or_default();
-            tracing::warn!(episode, frames = dropped - self.dropped_before, since_start = by_reason, "frames dropped");
-            self.dropped_before = dropped;
+        let faults = &self.learner.counts().faults;
+        let rejected = [self.dropped.values().sum(), faults.values().sum()];
+        if rejected != self.rejected_before {
+            let [frames, summaries] = std::array::from_fn(|i| rejected[i] - self.rejected_before[i]);
+            let since_start = format!("{:?}, {faults:?}", self.dropped);
+            tracing::warn!(episode, frames, summaries, since_start, "frames dropped, or summaries counted as zero");
+            self.rejected_before = rejected;
         }
     }
 
