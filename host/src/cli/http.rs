@@ -31,9 +31,11 @@ pub(super) async fn serve(listener: TcpListener, status: Receiver<Status>, commi
     let _ = axum::serve(listener, router).await;
 }
 
-/// The page: all that it needs is in it, and what it shows comes from [`events`].
-async fn page() -> Html<&'static str> {
-    Html(include_str!("page.html"))
+/// The page: all that it needs is in it, and what changes comes from [`events`].
+async fn page(State(status): State<Receiver<Status>>) -> Html<String> {
+    let status = serde_json::to_string(&*status.borrow()).unwrap_or_default();
+    // Nothing in it can end the script that it stands in.
+    Html(include_str!("page.html").replacen("null/* status */", &status.replace('<', "\\u003c"), 1))
 }
 
 /// The status, and each new one.

@@ -182,7 +182,8 @@ pub fn start(
     let stored = events.len();
     let service = Service::restore(start, learner, registry.devices.iter().map(device), events)?;
     let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
-    tracing::info!(run, events = stored, episode, episodes, enrolled, revoked, config_hash, "run restored");
+    let words = if stored == 0 { "run begins" } else { "run goes on" };
+    tracing::info!(run, events = stored, episode, episodes, enrolled, revoked, config_hash, "{words}");
     Ok(service)
 }
 
