@@ -42,11 +42,6 @@ impl Nonces {
     pub const fn new(boot: u32) -> Self {
         Self { boot, counter: Some(0) }
     }
-
-    /// The number of the start.
-    pub const fn boot(&self) -> u32 {
-        self.boot
-    }
 }
 
 impl Iterator for Nonces {

@@ -19,8 +19,7 @@ use super::{Failure, write_file};
 /// - `master.key`: the secret that all keys follow from; only its owner can read it,
 /// - `devices/agent-N.blob`: what is flashed beside device N's firmware; only its owner can read it,
 /// - `run.redb`: the store,
-/// - `service`: where the page of its service is, and the number of that service's start; from a service that is gone, if
-///   none runs.
+/// - `service`: where the page of its service is, and that service's name; from a service that is gone, if none runs.
 pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
@@ -29,15 +28,15 @@ impl Directory {
     }
 
     /// Leaves word where the service's page is.
-    pub(super) fn write_service(&self, http: SocketAddr, boot: u32) -> Result<(), Failure> {
-        write_file(&self.0.join("service"), &format!("{http} {boot}\n"))
+    pub(super) fn write_service(&self, http: SocketAddr, name: &str) -> Result<(), Failure> {
+        write_file(&self.0.join("service"), &format!("{http} {name}\n"))
     }
 
-    /// Where the page of the last service is or was, and the number of its start.
-    pub(super) fn service(&self) -> Option<(SocketAddr, u32)> {
+    /// Where the page of the last service is or was, and its name.
+    pub(super) fn service(&self) -> Option<(SocketAddr, String)> {
         let text = fs::read_to_string(self.0.join("service")).ok()?;
-        let (address, boot) = text.trim_end().split_once(' ')?;
-        Some((address.parse().ok()?, boot.parse().ok()?))
+        let (address, name) = text.trim_end().split_once(' ')?;
+        Some((address.parse().ok()?, name.to_owned()))
     }
 
     pub(super) fn blob(&self, agent: u32) -> PathBuf {

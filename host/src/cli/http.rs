@@ -20,11 +20,12 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
 /// Answers until the process ends.
-pub(super) async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>) {
+pub(super) async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>, name: String) {
     let router = Router::new()
         .route("/", route(page))
         .route("/events", route(events))
         .route("/healthz", route(health))
+        .route("/name", route(|| async { name }))
         .route("/metrics", route(move |status| metrics(status, commits)))
         .route("/status.json", route(status_json))
         .with_state(status);

@@ -91,9 +91,8 @@ impl Args {
         let service = start(&mut store, &settings.learning, &registry, &master, settings.timing, 0).map_err(failed)?;
         let runtime = tokio::runtime::Runtime::new()?;
         let Settings { directory, transports, http, .. } = settings;
-        let boot = service.status(0).boot;
-        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _, http| {
-            directory.write_service(http, boot)?;
+        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _, (http, name)| {
+            directory.write_service(http, name)?;
             tokio::spawn(watch_registry(directory, door));
             Ok(())
         }))
@@ -193,14 +192,14 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
 }
 
 /// Binds, says where, and serves until the end; `started` gets the way to the service, where devices connect, and where
-/// the page is.
+/// the page is with the service's name.
 async fn listen(
     transports: Transports,
     http: SocketAddr,
     service: Service,
     store: Box<dyn Store + Send>,
     registry: &Registry,
-    started: impl FnOnce(Door, SocketAddr, SocketAddr) -> Result<(), Failure>,
+    started: impl FnOnce(Door, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let transports = transports.bind().await?;
     let pages = transport::bind(http).await?;
@@ -208,12 +207,16 @@ async fn listen(
     write(&format!("status:  http://{page}"))?;
     let (sender, receiver) = watch::channel(service.status(0));
     let (store, commits) = Observed::new(store);
-    tokio::spawn(http::serve(pages, receiver, commits));
+    // No two services share a name, so what was left behind by one is not taken for another.
+    let mut name = [0; 8];
+    getrandom::fill(&mut name).map_err(|error| Failure::Io(error.to_string()))?;
+    let name = format!("{:016x}", u64::from_le_bytes(name));
+    tokio::spawn(http::serve(pages, receiver, commits, name.clone()));
     let observe = move |status: Status| drop(sender.send_replace(status));
     let (door, worker) = worker::start(service, Box::new(store), observe);
     let listening = transports.start(&door, registry)?;
     tracing::info!(devices = %listening, http = %page, "listening");
-    started(door, listening, page)?;
+    started(door, listening, (page, &name))?;
     worker.await.map_err(|error| Failure::Io(error.to_string()))?.map_err(|error| match error {
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),

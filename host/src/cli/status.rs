@@ -69,16 +69,18 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
     }
     for _ in 0..ATTEMPTS {
         // An address that a service left when it was killed may be another's by now.
-        if let Some((address, boot)) = directory.service()
+        if let Some((address, name)) = directory.service()
+            && http::get(address, "/name", PATIENCE).is_ok_and(|answer| answer == name)
             && let Ok(status) = ask(address)
-            && status["boot"] == boot
         {
             return Ok(status);
         }
         match File::open_to_read(&path) {
             Ok(store) => {
                 let status = inspect(&store, &registry).map_err(|error| Failure::data(error).about(path.display()))?;
-                let mut status = serde_json::to_value(status).map_err(Failure::data)?;
+                // Through text, since numbers then have the digits that a service gives them.
+                let text = serde_json::to_string(&status).map_err(Failure::data)?;
+                let mut status: Value = serde_json::from_str(&text).map_err(Failure::data)?;
                 status["service"] = Value::Null;
                 return Ok(status);
             }

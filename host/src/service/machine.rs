@@ -573,7 +573,6 @@ impl Service {
         Status {
             run: self.run,
             config_hash: format!("{:016x}", self.about.config_hash),
-            boot: self.nonces.boot(),
             episode: self.release.as_ref().map(|release| release.episode),
             episodes: self.about.episodes,
             seconds_left: self.deadline.saturating_sub(now) / 1000,
@@ -630,8 +629,6 @@ pub struct Status {
     pub run: u32,
     /// Of all that the store and the service must agree on: the same for the same terms.
     pub config_hash: String,
-    /// The number of this start.
-    pub boot: u32,
     /// k; none when the run is over.
     pub episode: Option<u32>,
     /// K.
