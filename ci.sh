@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")" || exit 1
 
-STEPS=(fmt lint test docs nostd qemu python budget miri)
+STEPS=(fmt lint test page docs nostd qemu python budget miri)
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
 export RUSTFLAGS="${RUSTFLAGS:--D warnings}" CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
@@ -15,6 +15,7 @@ usage() {
   echo "  fmt     formatting"
   echo "  lint    clippy, warnings denied, on the workspace and the firmware"
   echo "  test    unit, property and documentation tests of core and host; core also with overflow checks"
+  echo "  page    the status page in Chromium; screenshots stay in target/tmp"
   echo "  docs    rustdoc, warnings denied"
   echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
   echo "  qemu    the agent and the device application on every board under QEMU"
@@ -110,6 +111,12 @@ step_test() {
   apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients && apt_install socat socat || return
   cargo test --locked -p fedbandit-core --all-features || return
   cargo test --locked -p fedbandit-core -p fedbandit --all-features --release
+}
+
+step_page() {
+  setup_host || return
+  apt_install chromium chromium || { skip "Chromium cannot be had here"; return; }
+  cargo test --locked --release -p fedbandit --test page -- --ignored
 }
 
 step_docs() { setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features; }

@@ -2,6 +2,7 @@
 
 mod directory;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,6 +11,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use directory::Directory;
+use fedbandit::service::event::{Event, Release};
+use fedbandit::service::redb::File;
+use fedbandit::service::store::Store;
 use fedbandit_core::wire::cobs;
 use serde_json::Value;
 
@@ -43,12 +47,16 @@ impl Directory {
     }
 
     fn configure(&self, more: &str) {
-        let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\ndeadline = 5\n";
+        let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\ndeadline = 60\n";
         fs::write(self.0.join("controller.toml"), format!("{settings}{more}\n")).unwrap();
     }
 
     fn serve(&self) -> Service {
-        let mut child = self.command("serve --config controller.toml").stdout(Stdio::piped()).spawn().unwrap();
+        self.serve_with(&mut self.command("serve --config controller.toml --log warn"))
+    }
+
+    fn serve_with(&self, command: &mut Command) -> Service {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
         let mut address = |prefix: &str| lines.next().unwrap().strip_prefix(prefix).unwrap().to_owned();
         let (devices, http) = (address("devices: tcp://"), address("status:  http://"));
@@ -116,7 +124,10 @@ fn a_fleet_learns_although_a_quarter_lies() {
     assert!(worth > 0.95 * best, "{worth} of {best}");
     let status = service.wait_for(|status| status["episode"].as_u64() >= Some(30));
     assert_eq!((&status["enrolled"], &status["run"]), (&40.into(), &1.into()));
-    assert_eq!(here.json(&format!("status --http {}", service.http))["run"], 1);
+    assert_eq!(here.json(&format!("status --json --http {}", service.http))["run"], 1);
+    // What the median device says is what honest ones have, but for noise.
+    let mean_reward = status["mean_reward"].as_f64().unwrap();
+    assert!(mean_reward > 0.8 * best && mean_reward < 1.2 * best, "{mean_reward} of {best}");
     let far: Vec<u64> = status["suspicious"].as_array().unwrap().iter().map(|s| s["agent"].as_u64().unwrap()).collect();
     assert!(far.len() == 8 && far.iter().all(|agent| *agent > 30), "those far from the centre are liars: {far:?}");
 }
@@ -168,6 +179,224 @@ fn pages_are_there_and_load_nothing() {
     let first = BufReader::new(events).lines().map_while(Result::ok).find(|line| line.starts_with("data: ")).unwrap();
     let status: Value = serde_json::from_str(first.strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(status["enrolled"], 3);
+}
+
+/// A family of metrics: its type, and its samples as (name with labels, value).
+type Family = (String, Vec<(String, f64)>);
+
+/// Reads Prometheus' text format, as strictly as it is specified for what is used of it.
+fn families(text: &str) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut helped = None;
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(!help.is_empty() && helped.replace(name.to_owned()).as_deref() != Some(name));
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(helped.as_deref(), Some(name), "HELP comes first");
+            assert!(["gauge", "counter", "histogram"].contains(&kind));
+            assert!(name.starts_with("fedbandit_") && (kind == "counter") == name.ends_with("_total"), "{name}");
+            assert!(families.insert(name.into(), (kind.into(), Vec::new())).is_none(), "{name} twice");
+            current = name.into();
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            let name = sample.split('{').next().unwrap();
+            let suffix = name.strip_prefix(&*current).unwrap_or_else(|| panic!("{line} is not of {current}"));
+            let (kind, samples) = families.get_mut(&current).unwrap();
+            let allowed: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(allowed.contains(&suffix), "{line}");
+            assert!(samples.iter().all(|(other, _)| other != sample), "{sample} twice");
+            samples.push((sample.into(), value.parse().unwrap()));
+        }
+    }
+    families
+}
+
+#[test]
+fn metrics_are_what_prometheus_reads() {
+    let here = Directory::new("metrics");
+    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    here.configure("");
+    let service = here.serve();
+    here.stdout(&format!(
+        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 4",
+        service.devices
+    ));
+    service.wait_for(|status| status["episode"] == 5);
+    let answer = service.get("/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    let families = families(body);
+    let value = |name: &str| match &families[&format!("fedbandit_{name}")].1[..] {
+        [(_, value)] => *value,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!((value("episode"), value("devices_enrolled"), value("devices_missing")), (5.0, 3.0, 3.0));
+    assert_eq!((value("summaries_accepted_total"), value("summaries_late_total")), (12.0, 0.0));
+    assert_eq!((value("missing_ratio"), value("repaired_models_total")), (0.0, 0.0));
+    assert!(value("beta") > 0.0 && value("lambda") > 0.0 && value("aggregation_passes") > 0.0);
+    assert!(value("certified_gap") >= 0.0 && value("mean_reward").is_finite());
+    for name in ["summaries_duplicate_total", "summaries_rejected_total", "frames_dropped_total"] {
+        assert_eq!(families[&format!("fedbandit_{name}")].0, "counter");
+    }
+    assert!(!families.contains_key("fedbandit_privacy_mu"), "the run is not private");
+    let commits = &families["fedbandit_commit_seconds"].1;
+    let counts: Vec<f64> =
+        commits.iter().filter(|(name, _)| !name.ends_with("_sum")).map(|(_, value)| *value).collect();
+    assert!(counts.is_sorted() && counts[0] >= 0.0, "buckets add up: {commits:?}");
+    assert!(*counts.last().unwrap() >= 5.0, "as many commits as releases: {commits:?}");
+    assert_eq!(counts[counts.len() - 2], counts[counts.len() - 1], "the last bucket has all");
+    assert!(!body.contains("agent"), "no label per device");
+}
+
+/// Each line of the log is an object, an episode is one line, and whoever floods the service does not flood the log.
+#[test]
+fn logs_are_lines_of_json_and_no_storm() {
+    let here = Directory::new("logs");
+    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    here.configure("");
+    let log = fs::File::create(here.0.join("log")).unwrap();
+    let service = here.serve_with(here.command("serve --config controller.toml --log-format json").stderr(log));
+    for _ in 0..40 {
+        let mut hostile = TcpStream::connect(&service.devices).unwrap();
+        let garbage: Vec<u8> = (0..32_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
+        let _ = hostile.write_all(&garbage);
+        // Until it is shown the door.
+        let _ = hostile.read(&mut [0; 16]);
+    }
+    let dropped = |status: &Value| status["dropped"]["unknown"].as_u64() >= Some(40 * 16);
+    service.wait_for(dropped);
+    here.stdout(&format!(
+        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 4",
+        service.devices
+    ));
+    let closed = service.wait_for(|status| status["episode"] == 5)["history"].as_array().unwrap().len();
+    drop(service);
+    let log = fs::read_to_string(here.0.join("log")).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let with = |message: &str| -> Vec<&Value> { lines.iter().filter(|line| line["message"] == message).collect() };
+    assert_eq!((with("run begins").len(), with("listening").len()), (1, 1));
+    let episodes = with("episode closed");
+    assert_eq!(episodes.len(), closed);
+    for (k, line) in (1..).zip(&episodes) {
+        assert_eq!((&line["level"], &line["episode"]), (&"INFO".into(), &k.into()));
+        for key in ["missing", "beta", "passes", "gap", "repaired", "mean_reward"] {
+            assert!(line[key].is_number(), "{key}: {line}");
+        }
+    }
+    let rejected = with("frames dropped, or summaries counted as zero");
+    assert!(rejected.iter().map(|line| line["frames"].as_u64().unwrap()).sum::<u64>() >= 40 * 16);
+    assert_eq!(lines.len(), 2 + episodes.len() + rejected.len(), "no other line: {log}");
+    assert!(rejected.len() <= closed);
+    // Off is off.
+    here.configure("episode-len = 2");
+    let output = here.run("serve --config controller.toml --log off");
+    assert_eq!(String::from_utf8(output.stderr).unwrap().lines().count(), 1, "the reason why it does not start");
+}
+
+/// One command tells how a run stands: from its service, or from its store.
+#[test]
+fn status_answers_whether_a_service_runs_or_not() {
+    let here = Directory::new("status");
+    here.refuses("status --dir fleet", 78, "no device is enrolled");
+    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
+    here.configure("");
+    let service = here.serve();
+    here.stdout(&format!(
+        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 4",
+        service.devices
+    ));
+    let running = service.wait_for(|status| status["episode"] == 5);
+    let status = here.json("status --dir fleet --json");
+    assert_eq!(status["service"], format!("http://{}", service.http));
+    assert_eq!(status["history"], running["history"]);
+    let text = here.stdout("status --dir fleet");
+    assert!(text.starts_with("run 1, at http://127.0.0.1:") && text.contains("5 of 68, "), "{text}");
+    // Killed, it leaves its address behind; that may be another run's by now.
+    let port = service.http.clone();
+    drop(service);
+    here.stdout("enroll --dir other --dim 4 --count 7");
+    here.configure("");
+    let settings = fs::read_to_string(here.0.join("controller.toml")).unwrap();
+    let settings = settings.replace("http = \"127.0.0.1:0\"", &format!("http = \"{port}\"")).replace("fleet", "other");
+    fs::write(here.0.join("controller.toml"), settings).unwrap();
+    let other = here.serve();
+    assert_eq!(here.json(&format!("status --json --http {}", other.http))["enrolled"], 7);
+    let stopped = here.json("status --dir fleet --json");
+    assert_eq!((&stopped["service"], &stopped["enrolled"]), (&Value::Null, &3.into()));
+    for key in ["run", "episode", "episodes", "config_hash", "history", "beta", "lambda", "suspicious"] {
+        assert_eq!(stopped[key], running[key], "{key}");
+    }
+    assert_eq!(stopped["received"]["accepted"], 12);
+    let text = here.stdout("status --dir fleet");
+    assert!(text.starts_with("run 1, no service is running\n"), "{text}");
+    // And back.
+    drop(other);
+    here.configure("");
+    let service = here.serve();
+    assert_eq!(here.json("status --dir fleet --json")["service"], format!("http://{}", service.http));
+}
+
+/// What is exported is what is stored, in both formats.
+#[test]
+fn exports_are_what_the_store_has() {
+    let here = Directory::new("export");
+    here.stdout("enroll --dir fleet --dim 2 --count 2");
+    here.stdout("enroll --dir fleet --count 1 --sealed");
+    here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
+    let service = here.serve();
+    here.refuses("export --dir fleet --what releases", 74, "stop the service first");
+    here.stdout(&format!(
+        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 1",
+        service.devices
+    ));
+    service.wait_for(|status| status["received"]["accepted"] == 3);
+    here.stdout("revoke --dir fleet 2");
+    let devices = here.stdout("export --dir fleet --what devices");
+    let lines: Vec<&str> = devices.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("agent,sealed,revoked,enrolled_at", 4));
+    assert!(lines[2].starts_with("2,false,true,") && lines[3].starts_with("3,true,false,"), "{devices}");
+    assert!(lines[1].rsplit(',').next().unwrap().parse::<u64>().unwrap() > 1_700_000_000);
+    drop(service);
+
+    here.refuses("export --dir fleet --what messages", 2, "the run is private");
+    let mut stored: Vec<Event> = Vec::new();
+    let store = File::open_to_read(&here.0.join("fleet/run.redb")).unwrap();
+    store.replay(&mut |bytes| stored.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
+    drop(store);
+    let numbers = |line: &str| -> Vec<f32> { line.split(',').map(|cell| cell.parse().unwrap()).collect() };
+    let messages = here.stdout("export --dir fleet --what messages --raw");
+    let expected: Vec<Vec<f32>> = stored
+        .iter()
+        .filter_map(|event| match event {
+            Event::Summary { agent, episode, steps, reward_sum, values } => {
+                Some([&[*agent as f32, *episode as f32, *steps as f32, *reward_sum], values.as_slice()].concat())
+            }
+            Event::Release(_) => None,
+        })
+        .collect();
+    let mut lines = messages.lines();
+    assert_eq!(lines.next(), Some("agent,episode,steps,reward_sum,gram_1,gram_2,gram_3,feature_sum_1,feature_sum_2"));
+    assert_eq!((lines.map(numbers).collect::<Vec<_>>(), expected.len()), (expected, 3));
+
+    assert_eq!(here.stdout("export --dir fleet --what releases --format json --out models/all.jsonl"), "");
+    let models = fs::read_to_string(here.0.join("models/all.jsonl")).unwrap();
+    let models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let releases: Vec<&Release> = stored
+        .iter()
+        .filter_map(|event| if let Event::Release(release) = event { Some(release) } else { None })
+        .collect();
+    assert_eq!(models.len(), releases.len());
+    for (model, release) in models.iter().zip(releases) {
+        let values = |key: &str| model[key].as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32);
+        assert_eq!(values("theta").chain(values("design")).collect::<Vec<_>>(), release.values);
+        assert_eq!((&model["episode"], &model["rewards"]), (&release.episode.into(), &"clipped".into()));
+        assert_eq!(model["beta"].as_f64().unwrap() as f32, release.beta);
+    }
+    assert_eq!(fs::read_dir(here.0.join("models")).unwrap().count(), 1, "nothing unfinished is left");
 }
 
 #[test]

@@ -284,7 +284,13 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
         let fleet = Fleet::new(&format!("mqtt-commit-{fails}"), 1);
         let broker = Broker::start(&fleet, ANYBODY);
         let mut frame = [0; 256];
-        let summary = Summary { episode: 1, steps: 4, gram: (&[0.0; 10]).into(), feature_sum: (&[0.0; 4]).into() };
+        let summary = Summary {
+            episode: 1,
+            steps: 4,
+            reward_sum: 0.0,
+            gram: (&[0.0; 10]).into(),
+            feature_sum: (&[0.0; 4]).into(),
+        };
         let length = fleet.identity(1).encode(&Message::Summary(summary), &mut frame).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let registry: Registry =

@@ -15,7 +15,7 @@ const SEALED: u8 = VERSION | 0x80;
 /// The mode byte of a blob that asks for sealed frames.
 const SEALED_BLOB: u8 = 1;
 
-/// The length of the longest sealed frame for a dimension, a model's: 12 bytes more than [`max_frame_len`].
+/// The length of the longest sealed frames for a dimension: 12 bytes more than [`max_frame_len`].
 pub const fn max_sealed_frame_len(dimension: usize) -> usize {
     max_frame_len(dimension) + NONCE_LEN
 }

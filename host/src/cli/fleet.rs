@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -17,12 +18,25 @@ use super::{Failure, write_file};
 /// - `registry.json`: who is enrolled,
 /// - `master.key`: the secret that all keys follow from; only its owner can read it,
 /// - `devices/agent-N.blob`: what is flashed beside device N's firmware; only its owner can read it,
-/// - `run.redb`: the store.
+/// - `run.redb`: the store,
+/// - `service`: where the page of its service is, and that service's name; from a service that is gone, if none runs.
 pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
     pub(super) fn store(&self) -> PathBuf {
         self.0.join("run.redb")
+    }
+
+    /// Leaves word where the service's page is.
+    pub(super) fn write_service(&self, http: SocketAddr, name: &str) -> Result<(), Failure> {
+        write_file(&self.0.join("service"), &format!("{http} {name}\n"))
+    }
+
+    /// Where the page of the last service is or was, and its name.
+    pub(super) fn service(&self) -> Option<(SocketAddr, String)> {
+        let text = fs::read_to_string(self.0.join("service")).ok()?;
+        let (address, name) = text.trim_end().split_once(' ')?;
+        Some((address.parse().ok()?, name.to_owned()))
     }
 
     pub(super) fn blob(&self, agent: u32) -> PathBuf {

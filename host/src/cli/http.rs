@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -12,26 +13,30 @@ use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
 use axum::{Json, Router};
 use fedbandit::service::Status;
+use fedbandit::service::observed::Commits;
 use tokio::net::TcpListener;
 use tokio::sync::watch::Receiver;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
 /// Answers until the process ends.
-pub(super) async fn serve(listener: TcpListener, status: Receiver<Status>) {
+pub(super) async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>, name: String) {
     let router = Router::new()
         .route("/", route(page))
         .route("/events", route(events))
         .route("/healthz", route(health))
-        .route("/metrics", route(metrics))
+        .route("/name", route(|| async { name }))
+        .route("/metrics", route(move |status| metrics(status, commits)))
         .route("/status.json", route(status_json))
         .with_state(status);
     let _ = axum::serve(listener, router).await;
 }
 
-/// The page: all that it needs is in it, and what it shows comes from [`events`].
-async fn page() -> Html<&'static str> {
-    Html(include_str!("page.html"))
+/// The page: all that it needs is in it, and what changes comes from [`events`].
+async fn page(State(status): State<Receiver<Status>>) -> Html<String> {
+    let status = serde_json::to_string(&*status.borrow()).unwrap_or_default();
+    // Nothing in it can end the script that it stands in.
+    Html(include_str!("page.html").replacen("null/* status */", &status.replace('<', "\\u003c"), 1))
 }
 
 /// The status, and each new one.
@@ -52,45 +57,76 @@ async fn status_json(State(status): State<Receiver<Status>>) -> impl IntoRespons
     Json(status.borrow().clone())
 }
 
-async fn metrics(State(status): State<Receiver<Status>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus(&status.borrow()))
+async fn metrics(State(status): State<Receiver<Status>>, commits: Arc<Mutex<Commits>>) -> impl IntoResponse {
+    let commits = commits.lock().map(|commits| *commits).unwrap_or_default();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus(&status.borrow(), &commits))
 }
 
 /// The status in Prometheus' text format. No device has a label of its own.
-fn prometheus(status: &Status) -> String {
+fn prometheus(status: &Status, commits: &Commits) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
         let _ = writeln!(text, "# HELP fedbandit_{name} {help}\n# TYPE fedbandit_{name} {kind}");
         for (labels, value) in values {
+            let value = if value.is_infinite() { "+Inf".into() } else { value.to_string() };
             let _ = writeln!(text, "fedbandit_{name}{labels} {value}");
         }
     };
-    let one = |value: f64| [(String::new(), value)];
-    let over = f64::from(status.episode.unwrap_or(0));
-    metric("episode", "gauge", "The running episode, 0 when the run is over.", &one(over));
-    metric("devices_enrolled", "gauge", "Devices that count.", &one(status.enrolled as f64));
-    metric("devices_connected", "gauge", "Devices with a connection.", &one(status.connected as f64));
-    metric(
-        "devices_missing",
-        "gauge",
-        "Devices that sent nothing for the running episode.",
-        &one(status.missing as f64),
-    );
-    metric("beta", "gauge", "The width of the model.", &one(status.beta.unwrap_or(0.0).into()));
-    metric("lambda", "gauge", "The regularisation of the model.", &one(status.lambda));
-    metric("certified_gap", "gauge", "A bound on the last aggregation's error.", &one(status.certified_gap));
-    metric("aggregation_passes", "gauge", "Passes of the last aggregation.", &one(status.passes.into()));
-    metric(
-        "repaired_models_total",
-        "counter",
-        "Models whose design matrix was repaired.",
-        &one(status.repaired as f64),
-    );
+    let gauges = [
+        ("episode", "The running episode, 0 when the run is over.", Some(status.episode.unwrap_or(0).into())),
+        ("episodes", "The episodes of the whole run.", Some(status.episodes.into())),
+        ("deadline_seconds", "Until the running episode ends.", Some(status.seconds_left as f64)),
+        ("devices_enrolled", "Devices that count.", Some(status.enrolled as f64)),
+        ("devices_revoked", "Devices whose frames are dropped.", Some(status.revoked as f64)),
+        ("devices_seen", "Devices that were heard since the service started.", Some(status.seen as f64)),
+        ("devices_connected", "Devices with a connection.", Some(status.connected as f64)),
+        ("devices_missing", "Devices that sent nothing for the running episode.", Some(status.missing as f64)),
+        (
+            "missing_ratio",
+            "The share of devices that had sent nothing when the last episode closed.",
+            status.missing_in_last_episode.map(|missing| missing as f64 / status.enrolled as f64),
+        ),
+        ("mean_reward", "The median over devices of their mean reward in the last episode.", status.mean_reward),
+        ("beta", "The width of the model.", status.beta.map(f64::from)),
+        ("lambda", "The regularisation of the model.", Some(status.lambda)),
+        ("certified_gap", "A bound on the last aggregation's error.", Some(status.certified_gap)),
+        ("aggregation_passes", "Passes of the last aggregation.", Some(status.passes.into())),
+        ("privacy_mu", "The mu that each message is promised.", status.privacy.as_ref().map(|promise| promise.mu)),
+        ("privacy_nu", "The nu that each message is promised.", status.privacy.as_ref().map(|promise| promise.nu)),
+        (
+            "privacy_releases",
+            "Private releases so far, of as many as there are episodes.",
+            status.privacy.as_ref().map(|promise| promise.releases.into()),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        if let Some(value) = value {
+            metric(name, "gauge", help, &[(String::new(), value)]);
+        }
+    }
+    let received = status.received;
+    for (name, help, count) in [
+        ("summaries_accepted_total", "Summaries that count.", received.accepted),
+        ("summaries_late_total", "Summaries that count, although their episode had closed.", received.late),
+        ("summaries_duplicate_total", "Summaries that were there before.", received.duplicate),
+        ("repaired_models_total", "Models whose design matrix was repaired.", status.repaired),
+    ] {
+        metric(name, "counter", help, &[(String::new(), count as f64)]);
+    }
     let label = |reason: serde_json::Value| format!("{{reason={reason}}}");
-    let faults: Vec<_> = status.faults.iter().map(|(fault, n)| (label(serde_json::json!(fault)), *n as f64)).collect();
-    metric("summaries_zeroed_total", "counter", "Summaries that counted as zero.", &faults);
+    let mut rejected = vec![(label("not-open".into()), received.refused as f64)];
+    rejected.extend(status.faults.iter().map(|(fault, n)| (label(serde_json::json!(fault)), *n as f64)));
+    metric("summaries_rejected_total", "counter", "Summaries that were refused, or count as zero.", &rejected);
     let dropped: Vec<_> = status.dropped.iter().map(|(why, n)| (label(serde_json::json!(why)), *n as f64)).collect();
     metric("frames_dropped_total", "counter", "Frames that meant nothing.", &dropped);
+    let _ = writeln!(text, "# HELP fedbandit_commit_seconds What it takes to store events.");
+    let _ = writeln!(text, "# TYPE fedbandit_commit_seconds histogram");
+    for (limit, count) in Commits::LIMITS.into_iter().zip(commits.within) {
+        let _ = writeln!(text, "fedbandit_commit_seconds_bucket{{le=\"{limit}\"}} {count}");
+    }
+    let Commits { count, seconds, .. } = commits;
+    let _ = writeln!(text, "fedbandit_commit_seconds_bucket{{le=\"+Inf\"}} {count}");
+    let _ = writeln!(text, "fedbandit_commit_seconds_sum {seconds}\nfedbandit_commit_seconds_count {count}");
     text
 }
 

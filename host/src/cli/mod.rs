@@ -3,8 +3,10 @@
 mod aggregate;
 mod device;
 mod enroll;
+mod export;
 mod fleet;
 mod http;
+mod log;
 #[cfg(feature = "mqtt")]
 mod mqtt_line;
 mod options;
@@ -12,15 +14,17 @@ mod privacy;
 mod reproduce;
 mod serve;
 mod simulate;
+mod status;
 mod sweep;
 mod table;
 mod transport;
 
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -53,7 +57,8 @@ enum Command {
     Device(device::Args),
     Enroll(enroll::EnrollArgs),
     Revoke(enroll::RevokeArgs),
-    Status(serve::StatusArgs),
+    Status(status::Args),
+    Export(export::Args),
 }
 
 /// Why a command has no result; each kind has its exit code.
@@ -114,8 +119,14 @@ pub(crate) fn run() -> ExitCode {
         Command::Enroll(args) => args.run(),
         Command::Revoke(args) => args.run(),
         Command::Status(args) => args.run(),
+        Command::Export(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+}
+
+/// Seconds of the Unix epoch; 0 if the clock is before it.
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Writes JSON to stdout: indented for people, in one line for programs.
@@ -125,15 +136,26 @@ fn print(value: &impl Serialize) -> Result<(), Failure> {
     write(&text.map_err(io::Error::from)?)
 }
 
-/// Writes a file as a whole or not at all, and its directory if need be.
+/// Writes a text to a file as a whole or not at all, and its directory if need be.
 fn write_file(file: &Path, text: &str) -> Result<(), Failure> {
+    replace_file(file, |writer| writer.write_all(text.as_bytes()))
+}
+
+/// The same for what a function writes.
+fn replace_file(file: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let about = |error: io::Error| Failure::from(error).about(file.display());
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory).map_err(about)?;
     }
     let mut unfinished = file.as_os_str().to_owned();
     unfinished.push(format!(".{}.tmp", std::process::id()));
-    fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, file)).map_err(about)
+    let write = || {
+        let mut writer = BufWriter::new(fs::File::create(&unfinished)?);
+        content(&mut writer)?;
+        writer.into_inner()?;
+        fs::rename(&unfinished, file)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(about)
 }
 
 /// Writes a text to stdout.

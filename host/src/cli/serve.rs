@@ -1,12 +1,13 @@
-//! `fedbandit serve` and `status`: the controller of real devices.
+//! `fedbandit serve`: the controller of real devices.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fedbandit::service::edge::edge;
 use fedbandit::service::identity::Master;
+use fedbandit::service::observed::Observed;
 use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
 use fedbandit::service::store::{Memory, Store};
@@ -20,7 +21,7 @@ use super::fleet::Directory;
 use super::http;
 use super::options::{Experiment, parse, set};
 use super::transport::{self, Target, Transports};
-use super::{EXIT_CODES, Failure, print, write};
+use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
 const HELP: &str = "\
 The configuration is a TOML file:
@@ -56,6 +57,8 @@ pub(super) struct Args {
     /// With --demo: where the page is.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7780", requires = "demo")]
     http: SocketAddr,
+    #[command(flatten)]
+    log: log::Options,
 }
 
 struct Settings {
@@ -71,6 +74,7 @@ const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", 
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
+        self.log.start();
         let Some(file) = &self.config else { return demonstrate(self.http) };
         let settings = settings(file)?;
         let registry = settings.directory.expect_registry()?;
@@ -87,15 +91,16 @@ impl Args {
         let service = start(&mut store, &settings.learning, &registry, &master, settings.timing, 0).map_err(failed)?;
         let runtime = tokio::runtime::Runtime::new()?;
         let Settings { directory, transports, http, .. } = settings;
-        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _| {
+        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _, (http, name)| {
+            directory.write_service(http, name)?;
             tokio::spawn(watch_registry(directory, door));
+            Ok(())
         }))
     }
 }
 
 fn timing(patience: u64, window: u32) -> Timing {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timing { patience, window, unix_seconds: u32::try_from(since.as_secs()).unwrap_or(0) }
+    Timing { patience, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
 }
 
 /// Reads the configuration.
@@ -156,7 +161,8 @@ const PACE: Duration = Duration::from_millis(700);
 /// A controller in memory and its virtual devices, in one process.
 fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     let config = Config { steps: 64 * 400, attack: Attack::None, corrupt: 0.0, ..Config::default() };
-    let devices = (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect();
+    let devices =
+        (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
     let registry = Registry { run: 1, dimension: config.dim as u8, devices };
     let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();
@@ -176,32 +182,41 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     ))?;
     let runtime = tokio::runtime::Runtime::new()?;
     let any = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
-    runtime.block_on(listen(any, page, service, Box::new(store), &registry, |_, address| {
+    runtime.block_on(listen(any, page, service, Box::new(store), &registry, |_, address, _| {
         for device in edges {
             let target = Target::Tcp(address.to_string());
             tokio::spawn(device::live(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
         }
+        Ok(())
     }))
 }
 
-/// Binds, says where, and serves until the end; `started` gets the way to the service, and where devices connect.
+/// Binds, says where, and serves until the end; `started` gets the way to the service, where devices connect, and where
+/// the page is with the service's name.
 async fn listen(
     transports: Transports,
     http: SocketAddr,
     service: Service,
     store: Box<dyn Store + Send>,
     registry: &Registry,
-    started: impl FnOnce(Door, SocketAddr),
+    started: impl FnOnce(Door, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let transports = transports.bind().await?;
     let pages = transport::bind(http).await?;
-    write(&format!("status:  http://{}", pages.local_addr()?))?;
+    let page = pages.local_addr()?;
+    write(&format!("status:  http://{page}"))?;
     let (sender, receiver) = watch::channel(service.status(0));
-    tokio::spawn(http::serve(pages, receiver));
+    let (store, commits) = Observed::new(store);
+    // No two services share a name, so what was left behind by one is not taken for another.
+    let mut name = [0; 8];
+    getrandom::fill(&mut name).map_err(|error| Failure::Io(error.to_string()))?;
+    let name = format!("{:016x}", u64::from_le_bytes(name));
+    tokio::spawn(http::serve(pages, receiver, commits, name.clone()));
     let observe = move |status: Status| drop(sender.send_replace(status));
-    let (door, worker) = worker::start(service, store, observe);
+    let (door, worker) = worker::start(service, Box::new(store), observe);
     let listening = transports.start(&door, registry)?;
-    started(door, listening);
+    tracing::info!(devices = %listening, http = %page, "listening");
+    started(door, listening, (page, &name))?;
     worker.await.map_err(|error| Failure::Io(error.to_string()))?.map_err(|error| match error {
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),
@@ -226,23 +241,5 @@ async fn watch_registry(directory: Directory, door: Door) {
             }
         }
         tokio::time::sleep(LOOK).await;
-    }
-}
-
-/// What a running service says of itself.
-#[derive(clap::Args)]
-#[command(after_long_help = EXIT_CODES)]
-pub(super) struct StatusArgs {
-    /// The service's HTTP address.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7780")]
-    http: SocketAddr,
-}
-
-impl StatusArgs {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let body = http::get(self.http, "/status.json", Duration::from_secs(5));
-        let body = body.map_err(|error| Failure::from(error).about(self.http))?;
-        let status: serde_json::Value = serde_json::from_str(&body).map_err(Failure::data)?;
-        print(&status)
     }
 }

@@ -1,0 +1,213 @@
+//! The status page in Chromium, on a phone and on a desk, by day and by night. Screenshots stay in `target/tmp`.
+
+mod directory;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use directory::Directory;
+
+/// A running service, which goes with the test.
+struct Service {
+    child: Child,
+    http: String,
+}
+
+impl Service {
+    fn start(directory: &Directory, arguments: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+        let command = command.current_dir(&directory.0).args(arguments.split(' '));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let http = lines.filter_map(|line| Some(line.strip_prefix("status:  http://")?.to_owned())).next().unwrap();
+        Self { child, http }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Goes into the page on its way to the browser. It writes down what goes wrong, and lets the page be loaded, and so be
+/// seen, once an event of the service has changed the episode's number.
+const WITNESS: &str = r#"<head><script>
+const root = document.documentElement, note = top.document.documentElement.dataset;
+addEventListener("error", event => { note.problem = event.message; });
+console.error = (...words) => { note.problem = words.join(" "); };
+addEventListener("DOMContentLoaded", () => {
+  const episode = document.getElementById("episode"), before = episode.textContent;
+  note.before = before;
+  new MutationObserver(() => { if (episode.textContent !== before) fetch("/go"); }).observe(episode, { childList: true });
+});
+addEventListener("load", () => {
+  note.after = document.getElementById("episode").textContent;
+  note.width = innerWidth;
+  note.scroll = root.scrollWidth;
+  note.background = getComputedStyle(document.body).backgroundColor;
+});
+</script>"#;
+
+/// A service's pages with the witness in them, at the address that is returned.
+fn witness(service: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (service, go) = (service.to_owned(), Arc::new(AtomicBool::new(false)));
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let (service, go) = (service.clone(), Arc::clone(&go));
+            // A browser that goes away in the middle is no failure.
+            thread::spawn(move || drop(answer(stream, &service, &go)));
+        }
+    });
+    address
+}
+
+fn answer(mut stream: TcpStream, service: &str, go: &AtomicBool) -> std::io::Result<()> {
+    let lines = BufReader::new(stream.try_clone()?).lines().map_while(Result::ok);
+    let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+    let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or("/").to_owned();
+    let nothing = "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+    match path.as_str() {
+        "/go" => go.store(true, Ordering::Relaxed),
+        "/hold" => {
+            let patience = Instant::now() + Duration::from_secs(60);
+            while !go.load(Ordering::Relaxed) && Instant::now() < patience {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        frame if frame.starts_with("/in/") => {
+            // A window has a least width, a frame has none.
+            let body = format!("<iframe src=\"/\" width=\"{}\" height=\"1500\" style=\"border:0\">", &frame[4..]);
+            let kind = "Content-Type: text/html\r\nConnection: close";
+            return write!(stream, "HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        }
+        _ => {
+            let mut upstream = TcpStream::connect(service)?;
+            write!(upstream, "GET {path} HTTP/1.0\r\nHost: {service}\r\n\r\n")?;
+            if path != "/" {
+                return std::io::copy(&mut upstream, &mut stream).map(drop);
+            }
+            go.store(false, Ordering::Relaxed);
+            let mut page = String::new();
+            upstream.read_to_string(&mut page)?;
+            let body = page.split_once("\r\n\r\n").unwrap().1.replacen("<head>", WITNESS, 1);
+            let body = body.replacen("</body>", "<img src=\"/hold\" alt=\"\" hidden></body>", 1);
+            let kind = "Content-Type: text/html; charset=utf-8\r\nConnection: close";
+            return write!(stream, "HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        }
+    }
+    stream.write_all(nothing.as_bytes())
+}
+
+/// The page as a browser of some size has it in the end.
+struct Seen(String);
+
+impl Seen {
+    fn new(url: &str, (width, height): (u32, u32), dark: bool, name: &str) -> Self {
+        let profile = Directory::new(&format!("chromium-{name}"));
+        let screenshot = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"));
+        let _ = fs::remove_file(&screenshot);
+        let flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
+                     --disable-component-update --disable-sync --hide-scrollbars --timeout=60000 --dump-dom";
+        let mut chromium = Command::new("chromium");
+        chromium.args(flags.split_whitespace());
+        chromium.arg(format!("--user-data-dir={}", profile.0.display()));
+        chromium.arg(format!("--window-size={width},{height}"));
+        chromium.arg(format!("--blink-settings=preferredColorScheme={}", if dark { 0 } else { 1 }));
+        chromium.arg(format!("--screenshot={}", screenshot.display()));
+        let output = chromium.arg(format!("http://{url}")).output().expect("chromium is there");
+        let seen = Self(String::from_utf8(output.stdout).unwrap());
+        assert_eq!(seen.note("problem"), None, "{name}");
+        assert_eq!(
+            seen.note("width").unwrap(),
+            seen.note("scroll").unwrap(),
+            "{name}: nothing is wider than the window"
+        );
+        let [before, after] = ["before", "after"].map(|when| seen.note(when).unwrap().parse::<u32>().unwrap());
+        assert!(before >= 1 && after > before, "{name}: it comes with numbers, and events change them");
+        let png = fs::read(&screenshot).unwrap();
+        assert_eq!((&png[..8], &png[16..20]), (&b"\x89PNG\r\n\x1a\n"[..], &width.to_be_bytes()[..]));
+        // A blank page of this size is less than a tenth of that.
+        assert!(png.len() > 20_000, "{name}: {} bytes", png.len());
+        seen
+    }
+
+    /// What the witness wrote down.
+    fn note(&self, name: &str) -> Option<&str> {
+        let rest = self.0.split_once(&format!("data-{name}=\""))?.1;
+        Some(rest.split_once('"')?.0)
+    }
+
+    /// The text of an element that has no others in it.
+    fn text(&self, id: &str) -> &str {
+        let rest = self.0.split_once(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("no {id}: {}", self.0)).1;
+        rest.split_once('>').unwrap().1.split_once('<').unwrap().0
+    }
+
+    /// Red, green and blue of the background together.
+    fn brightness(&self) -> u32 {
+        let numbers = self.note("background").unwrap().split(|c: char| !c.is_ascii_digit());
+        numbers.filter_map(|number| number.parse::<u32>().ok()).take(3).sum()
+    }
+
+    /// Whether an element is there, but not to be seen.
+    fn hides(&self, id: &str) -> bool {
+        let tag = self.0.split('<').find(|tag| tag.contains(&format!("id=\"{id}\""))).unwrap();
+        tag.split('>').next().unwrap().contains("hidden")
+    }
+}
+
+const PHONE: (u32, u32) = (390, 1500);
+const DESK: (u32, u32) = (1000, 900);
+
+#[test]
+#[ignore = "needs Chromium: ./ci.sh page"]
+fn the_page_is_alive_at_every_width_by_day_and_by_night() {
+    let here = Directory::new("page");
+    let service = Service::start(&here, "serve --demo --http 127.0.0.1:0");
+    let address = witness(&service.http);
+    for width in [320, 390] {
+        let seen = Seen::new(&format!("{address}/in/{width}"), (500, 1500), false, &format!("frame-{width}"));
+        assert_eq!(seen.note("width"), Some(&*width.to_string()));
+    }
+    for (name, size) in [("phone", PHONE), ("desk", DESK)] {
+        let day = Seen::new(&format!("{address}/"), size, false, &format!("{name}-light"));
+        let night = Seen::new(&format!("{address}/"), size, true, &format!("{name}-dark"));
+        assert!(day.brightness() > 600 && night.brightness() < 160, "{} {}", day.brightness(), night.brightness());
+        assert_eq!((day.text("run"), day.text("state")), ("1", "running"));
+        assert_eq!((day.text("enrolled"), day.text("connected")), ("50", "50"));
+        assert!(day.text("reward").parse::<f64>().is_ok_and(|reward| reward.abs() < 1.0), "{}", day.text("reward"));
+        assert!(!day.hides("reward-card") && day.hides("promise"));
+        assert!(day.0.contains("<polyline") && day.0.contains("device "));
+    }
+}
+
+#[test]
+#[ignore = "needs Chromium: ./ci.sh page"]
+fn a_private_run_shows_its_promise_and_no_rewards() {
+    let here = Directory::new("page-private");
+    let enrol = Command::new(env!("CARGO_BIN_EXE_fedbandit"))
+        .current_dir(&here.0)
+        .args(["enroll", "--dir", "fleet", "--dim", "4", "--count", "5"])
+        .output();
+    assert!(enrol.unwrap().status.success());
+    let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\ndeadline = 1\n\
+                    rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8\n";
+    fs::write(here.0.join("controller.toml"), settings).unwrap();
+    let service = Service::start(&here, "serve --config controller.toml");
+    let seen = Seen::new(&format!("{}/", witness(&service.http)), PHONE, false, "private");
+    assert!(seen.hides("reward-card") && !seen.hides("promise"));
+    assert_eq!(seen.text("reward"), "–");
+    assert!(seen.text("promise-text").contains("(μ, ν) = (4, 1.0e-6)"), "{}", seen.text("promise-text"));
+    assert!(seen.0.contains("not shown: releases are private"));
+}
