@@ -30,12 +30,13 @@ The configuration is a TOML file:
   http = \"127.0.0.1:7780\"       status, metrics and health
   deadline = 60                 seconds that an episode may last
   window = 4                    episodes for which a late summary is taken
-  tls = \"0.0.0.0:7701\"        where devices connect with TLS; needs
-  certificate = \"cert.pem\"    the chain of certificates, and
-  key = \"key.pem\"             its private key
-  mqtt = \"mqtt://HOST:1883\"   a broker, also mqtts:// and with USER:PASSWORD@ before HOST
-  mqtt-ca = \"ca.pem\"          with mqtts://, the certificate authority that the broker is known by
-  serial = [\"/dev/ttyUSB0:115200\"]   serial ports
+beside TCP, where it is built with the features tls, mqtt and serial:
+  tls = \"0.0.0.0:7701\"          where devices connect with TLS; needs
+  certificate = \"cert.pem\"      the chain of certificates, and
+  key = \"key.pem\"               its private key
+  mqtt = \"mqtt://HOST:1883\"     a broker, also mqtts:// and with USER:PASSWORD@ before HOST
+  mqtt-ca = \"ca.pem\"            with mqtts://, the certificate authority that the broker is known by
+  serial = [\"/dev/ttyUSB0:115200\"]   ports and their speeds
 and how to learn, in the words of fedbandit simulate:
   steps, episode-len, first-episode, rewards, theta-norm, aggregator, design-corruption, admission, schedule, privacy,
   mechanism, noise-bound, delta, sigma
