@@ -18,7 +18,7 @@ usage() {
   echo "  page    the status page in Chromium; screenshots stay in target/tmp"
   echo "  docs    rustdoc, warnings denied"
   echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
-  echo "  qemu    the agent and the device application on every board under QEMU"
+  echo "  qemu    the agent and the device application on every board under QEMU; boards and virtual devices learn together"
   echo "  python  the device in Python, written from docs/wire.md, against a controller; the examples of that page"
   echo "  budget  RAM, flash and instructions against their limits and core/budget.csv; --write replaces the record"
   echo "  miri    core under Miri, where a nightly toolchain has it"
@@ -132,7 +132,8 @@ step_nostd() {
 }
 
 step_qemu() {
-  setup_qemu && cargo test --locked --release -p fedbandit-tests --test qemu --test qemu_can_fail --test device
+  setup_qemu && apt_install /usr/sbin/mosquitto mosquitto || return
+  cargo test --locked --release -p fedbandit-tests --test qemu --test qemu_can_fail --test device --test fleet
 }
 
 step_python() {

@@ -2,7 +2,7 @@
 //! device on TCP.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -21,7 +21,7 @@ const FRAME: usize = 4_096;
 /// A running device. It ends with the value.
 pub struct Device {
     child: Child,
-    listener: TcpListener,
+    listener: Option<TcpListener>,
     monitor: TcpStream,
     log: Arc<Log>,
 }
@@ -40,12 +40,22 @@ pub struct Line {
 }
 
 impl Device {
-    /// Starts the `device` program of a board with an identity flashed beside it.
+    /// Starts the `device` program of a board with an identity flashed beside it, and its serial line on a port of the test's.
     ///
     /// # Errors
     /// QEMU or a file does not do what it should.
     pub fn start(board: Board, elf: &Path, identity: &Identity) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut device = Self::connected(board, elf, identity, listener.local_addr()?)?;
+        device.listener = Some(listener);
+        Ok(device)
+    }
+
+    /// The same with its serial line on somebody else's port.
+    ///
+    /// # Errors
+    /// QEMU or a file does not do what it should.
+    pub fn connected(board: Board, elf: &Path, identity: &Identity, serial: SocketAddr) -> io::Result<Self> {
         let monitors = TcpListener::bind("127.0.0.1:0")?;
         let name = format!("identity-{}-{}.bin", board.machine, identity.agent);
         let blob = repository().join("firmware-example/target").join(name);
@@ -61,7 +71,7 @@ impl Device {
         for _ in 0..usart {
             qemu.args(["-serial", "null"]);
         }
-        qemu.args(["-serial", &format!("tcp:{},nodelay=on,reconnect=1", listener.local_addr()?)]);
+        qemu.args(["-serial", &format!("tcp:{serial},nodelay=on,reconnect=1")]);
         qemu.args(["-monitor", &format!("tcp:{},nodelay=on", monitors.local_addr()?)]);
         qemu.args(["-semihosting-config", "enable=on,target=native", "-device"]);
         qemu.arg(format!("loader,file={},addr={flash_end:#x},force-raw=on", blob.display()));
@@ -73,7 +83,7 @@ impl Device {
             thread::spawn(move || decode_log(output, &elf, &log));
         }
         let monitor = accept(&monitors).inspect_err(|_| _ = child.kill())?;
-        Ok(Self { child, listener, monitor, log })
+        Ok(Self { child, listener: None, monitor, log })
     }
 
     /// The serial line, as soon as the device's QEMU connects it: at the start, and again after it was dropped.
@@ -81,7 +91,7 @@ impl Device {
     /// # Errors
     /// The connection fails.
     pub fn line(&self) -> io::Result<Line> {
-        Line::accept(&self.listener)
+        Line::accept(self.listener.as_ref().ok_or(ErrorKind::NotConnected)?)
     }
 
     /// Presses the reset button.

@@ -89,6 +89,21 @@ impl Program<'_> {
     }
 }
 
+/// Builds the program `fedbandit` with all that it can do.
+///
+/// # Errors
+/// What cargo printed, if it failed.
+pub fn build_host() -> Result<PathBuf, String> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(repository()).args(["build", "--locked", "--quiet", "--release", "-p", "fedbandit"]);
+    let output = cargo.arg("--all-features").output().map_err(|error| format!("cargo does not start: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
+    Ok(target.join("release/fedbandit"))
+}
+
 /// What a program printed, and how it ended.
 #[derive(Clone, Debug)]
 pub struct Run {

@@ -5,6 +5,7 @@ mod device;
 mod enroll;
 mod export;
 mod fleet;
+mod gateway;
 mod http;
 mod log;
 #[cfg(feature = "mqtt")]
@@ -55,6 +56,7 @@ enum Command {
     Sweep(sweep::Args),
     Serve(serve::Args),
     Device(device::Args),
+    Gateway(gateway::Args),
     Enroll(enroll::EnrollArgs),
     Revoke(enroll::RevokeArgs),
     Status(status::Args),
@@ -116,6 +118,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Sweep(args) => args.run(),
         Command::Serve(args) => args.run(),
         Command::Device(args) => args.run(),
+        Command::Gateway(args) => args.run(),
         Command::Enroll(args) => args.run(),
         Command::Revoke(args) => args.run(),
         Command::Status(args) => args.run(),

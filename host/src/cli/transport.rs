@@ -278,7 +278,7 @@ pub(super) enum Line {
 }
 
 impl Line {
-    fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+    pub(super) fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let decoder = Box::new(cobs::Decoder::new());
         Self::Stream { reader: Box::new(reader), writer: Box::new(writer), decoder, received: VecDeque::new() }
