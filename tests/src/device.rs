@@ -57,7 +57,8 @@ impl Device {
     /// QEMU or a file does not do what it should.
     pub fn connected(board: Board, elf: &Path, identity: &Identity, serial: SocketAddr) -> io::Result<Self> {
         let monitors = TcpListener::bind("127.0.0.1:0")?;
-        let name = format!("identity-{}-{}.bin", board.machine, identity.agent);
+        // Of its own for each line, so that tests at the same time do not take each other's.
+        let name = format!("identity-{}-{}-{}.bin", board.machine, identity.agent, serial.port());
         let blob = repository().join("firmware-example/target").join(name);
         fs::write(&blob, identity.to_blob())?;
         let (flash_end, usart) = match board.machine {
