@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
+use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{
     DecodeError, Identity, Message, NackReason, Nonces, Seal, Summary, claimed_address, max_sealed_frame_len,
 };
@@ -15,7 +16,7 @@ use crate::aggregate::AggregateError;
 use crate::controller::{Closed, Controller, Counts, Suspicion};
 use crate::privacy::{Private, RunKey};
 use crate::rule::{Estimate, Rule};
-use crate::streams::{AgentId, NoPrivacy};
+use crate::streams::{AgentId, NoPrivacy, Streams};
 use crate::symmetric;
 
 /// A controller with or without privacy.
@@ -58,6 +59,11 @@ impl Learner {
 
     fn missing(&self) -> usize {
         either!(self, controller => controller.missing())
+    }
+
+    /// V̂_i and v̂_i as they are released; without privacy the sums as they are.
+    pub fn streams(&self) -> &Streams {
+        either!(self, controller => controller.streams())
     }
 
     /// What happened so far; exact, and so for the operator alone where streams are private.
@@ -331,13 +337,16 @@ impl Service {
 
     fn take(&mut self, agent: u32, summary: &Summary<'_>) {
         let Summary { episode, steps, gram, feature_sum } = *summary;
-        if feature_sum.len() != self.dimension {
+        if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
         }
         match self.learner.expects(agent, episode) {
             Ok(()) if self.staged.insert((agent, episode)) => {
                 let values = gram.iter().chain(feature_sum.iter()).collect();
                 self.uncommitted.push(Event::Summary { agent, episode, steps, values });
+                if planted::is(Bug::AckBeforeCommit) {
+                    self.send(agent, &Message::Ack { episode });
+                }
             }
             // It is about to be stored, and answered then.
             Ok(()) => {}
@@ -368,7 +377,12 @@ impl Service {
     /// The learner's model becomes the one to be stored and sent.
     fn stage_release(&mut self) {
         match self.learner.model().map(|model| Release::of(&model)) {
-            Some(release) => self.uncommitted.push(Event::Release(release)),
+            Some(release) => {
+                self.uncommitted.push(Event::Release(release.clone()));
+                if planted::is(Bug::ReleaseBeforeLog) {
+                    self.release(release);
+                }
+            }
             None => self.release = None,
         }
     }
@@ -388,13 +402,16 @@ impl Service {
                     self.learner.receive(agent, episode, gram, feature_sum);
                     self.send(agent, &Message::Ack { episode });
                 }
-                Event::Release(release) => {
-                    self.publish(release);
-                    let agents: Vec<u32> = self.devices.keys().copied().collect();
-                    agents.into_iter().for_each(|agent| self.send_model(agent));
-                }
+                Event::Release(release) => self.release(release),
             }
         }
+    }
+
+    /// A release takes effect, and is sent to all.
+    fn release(&mut self, release: Release) {
+        self.publish(release);
+        let agents: Vec<u32> = self.devices.keys().copied().collect();
+        agents.into_iter().for_each(|agent| self.send_model(agent));
     }
 
     /// A release takes effect.

@@ -1,8 +1,10 @@
 //! The store in a file, by redb.
 
 use std::path::Path;
+use std::{fs, io};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use fedbandit_core::planted::{self, Bug};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
 use super::store::{Store, StoreError};
 
@@ -22,7 +24,31 @@ impl File {
     /// # Errors
     /// The file is no store, or another process has it open.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = Database::create(path).map_err(StoreError::new)?;
+        if !path.try_exists()? {
+            // Under another name first: a crash in the middle must not leave half of a store, which nothing could open.
+            let unfinished = path.with_extension("unfinished");
+            match fs::remove_file(&unfinished) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+            drop(Self::new(Database::create(&unfinished).map_err(StoreError::new)?)?);
+            fs::rename(&unfinished, path)?;
+            // The name is not safe before its directory is.
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        }
+        Self::new(Database::create(path).map_err(StoreError::new)?)
+    }
+
+    /// [`open`](Self::open) for what is not a file of the file system. A crash while it is empty can leave what is no store.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn on(backend: impl StorageBackend) -> Result<Self, StoreError> {
+        Self::new(Database::builder().create_with_backend(backend).map_err(StoreError::new)?)
+    }
+
+    fn new(database: Database) -> Result<Self, StoreError> {
         let write = database.begin_write().map_err(StoreError::new)?;
         let next = {
             write.open_table(VALUES).map_err(StoreError::new)?;
@@ -37,7 +63,10 @@ impl File {
 
 impl Store for File {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
-        let write = self.database.begin_write().map_err(StoreError::new)?;
+        let mut write = self.database.begin_write().map_err(StoreError::new)?;
+        if planted::is(Bug::SkipFsync) {
+            write.set_durability(Durability::None).map_err(StoreError::new)?;
+        }
         {
             let mut table = write.open_table(EVENTS).map_err(StoreError::new)?;
             for (number, event) in (self.next..).zip(events) {

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fedbandit_core::planted::{self, Bug};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::event::Event;
 use super::machine::{Dropped, Link, Service, Status};
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
@@ -58,7 +60,8 @@ pub fn start(
     store: Box<dyn Store + Send>,
     observe: impl FnMut(Status) + Send + 'static,
 ) -> (Door, JoinHandle<Result<(), ServeError>>) {
-    let (sender, receiver) = mpsc::channel(WAITING);
+    let waiting = if planted::is(Bug::UnboundedQueue) { WAITING << 10 } else { WAITING };
+    let (sender, receiver) = mpsc::channel(waiting);
     let verdicts = Arc::new(Verdicts::default());
     let seen = Arc::clone(&verdicts);
     let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, &seen, observe));
@@ -129,9 +132,7 @@ fn work(
                 Inbound::Tick => {}
             }
         }
-        commit(&mut service, &mut *store)?;
-        service.tick(now)?;
-        commit(&mut service, &mut *store)?;
+        settle(&mut service, &mut *store, now)?;
         while let Some(outgoing) = service.poll() {
             if let Some(sender) = links.get(&outgoing.link) {
                 let _ = sender.try_send(outgoing.frame);
@@ -144,10 +145,25 @@ fn work(
     }
 }
 
+/// What is done after frames were handled and before any is sent: all is stored, time is told, and what follows from
+/// that is stored, too. After an error nothing may be sent any more.
+///
+/// # Errors
+/// The store's and the rule's.
+pub fn settle(service: &mut Service, store: &mut dyn Store, now: u64) -> Result<(), ServeError> {
+    commit(service, store)?;
+    service.tick(now)?;
+    Ok(commit(service, store)?)
+}
+
 /// Stores what is to be stored, and lets it count.
 fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError> {
     if !service.uncommitted().is_empty() {
-        store.append(&service.uncommitted().iter().map(|event| event.to_bytes()).collect::<Vec<_>>())?;
+        let events: Vec<_> = service.uncommitted().iter().map(Event::to_bytes).collect();
+        let stored = store.append(&events);
+        if !planted::is(Bug::ErrorIgnored) {
+            stored?;
+        }
         service.committed();
     }
     Ok(())
