@@ -53,7 +53,10 @@ pub struct Tried {
 impl fmt::Display for Tried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cuts, images, recoveries, errors } = self;
-        write!(f, "{cuts} cut points, {recoveries} cuts during recovery, {errors} failed operations, {images} disks opened again")
+        write!(
+            f,
+            "{cuts} cut points, {recoveries} cuts during recovery, {errors} failed operations, {images} disks opened again"
+        )
     }
 }
 

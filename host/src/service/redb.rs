@@ -4,6 +4,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use fedbandit_core::planted::{self, Bug};
+use redb::backends::FileBackend;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
 use super::store::{Store, StoreError};
@@ -31,13 +32,17 @@ impl File {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
                 _ => {}
             }
-            drop(Self::new(Database::create(&unfinished).map_err(StoreError::new)?)?);
+            drop(Self::on_file(fs::File::options().read(true).write(true).create_new(true).open(&unfinished)?)?);
             fs::rename(&unfinished, path)?;
             // The name is not safe before its directory is.
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
         }
-        Self::new(Database::create(path).map_err(StoreError::new)?)
+        Self::on_file(fs::File::options().read(true).write(true).open(path)?)
+    }
+
+    fn on_file(file: fs::File) -> Result<Self, StoreError> {
+        Self::on(FileBackend::new(file).map_err(StoreError::new)?)
     }
 
     /// [`open`](Self::open) for what is not a file of the file system. A crash while it is empty can leave what is no store.
@@ -45,10 +50,7 @@ impl File {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn on(backend: impl StorageBackend) -> Result<Self, StoreError> {
-        Self::new(Database::builder().create_with_backend(backend).map_err(StoreError::new)?)
-    }
-
-    fn new(database: Database) -> Result<Self, StoreError> {
+        let database = Database::builder().create_with_backend(SafeLength(backend)).map_err(StoreError::new)?;
         let write = database.begin_write().map_err(StoreError::new)?;
         let next = {
             write.open_table(VALUES).map_err(StoreError::new)?;
@@ -58,6 +60,40 @@ impl File {
         };
         write.commit().map_err(StoreError::new)?;
         Ok(Self { database, next })
+    }
+}
+
+/// Storage whose length is safe as soon as it is set.
+///
+/// redb writes a header for the new length with the next commit, all in one sync. After a power cut the header may be
+/// there and the length not, and redb panics whenever it opens such a file.
+#[derive(Debug)]
+struct SafeLength<B>(B);
+
+impl<B: StorageBackend> StorageBackend for SafeLength<B> {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)?;
+        self.0.sync_data()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
     }
 }
 
