@@ -216,7 +216,7 @@ class Agent:
         """The summary's episode and payload; the next episode starts with the same model."""
         d, ended = self.dimension, self.episode
         packed = [self.gram[i][j] for i in range(d) for j in range(i, d)]
-        payload = struct.pack(f"<I{len(packed) + d}f", self.steps, *packed, *self.feature_sum)
+        payload = struct.pack(f"<If{len(packed) + d}f", self.steps, self.reward, *packed, *self.feature_sum)
         self.clear()
         self.episode += 1
         return ended, payload

@@ -17,7 +17,7 @@ assert poly1305_tag(KEY, NONCE, DATA, encrypted).hex() == "1ae10b594f09e26a7e902
 DEVICE = [
     ("hello, episode 5, boot 9", HELLO, 5, struct.pack("<I", 9), 0),
     ("heartbeat, episode 5", HEARTBEAT, 5, b"", 0),
-    ("summary, episode 5, 3 steps, U = (1.5, −0.25; 0.75), u = (0.5, −2)", SUMMARY, 5, struct.pack("<I5f", 3, 1.5, -0.25, 0.75, 0.5, -2), 0),
+    ("summary, episode 5, 3 steps, Σr = −1.5, U = (1.5, −0.25; 0.75), u = (0.5, −2)", SUMMARY, 5, struct.pack("<I6f", 3, -1.5, 1.5, -0.25, 0.75, 0.5, -2), 0),
 ]
 CONTROLLER = [
     ("model, episode 6, clipped, L = 64, β = 1.25, θ = (0.5, −0.125), Λ = (4, 0.5; 2)", MODEL, 6, struct.pack("<I6f", 64, 1.25, 0.5, -0.125, 4, 0.5, 2), 1),

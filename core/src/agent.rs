@@ -21,7 +21,7 @@ use crate::{ActionError, REWARD_LIMIT};
 /// 2. L times [`select`](Self::select), act, [`record`](Self::record),
 /// 3. [`finish`](Self::finish), which yields the summary and starts the next episode.
 ///
-/// RAM: 4·(D² + 3D) + 20 bytes, of which the two triangles and two vectors that the algorithm needs are all but 20.
+/// RAM: 4·(D² + 3D) + 24 bytes, of which the two triangles and two vectors that the algorithm needs are all but 24.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agent<const D: usize> {
     /// θ
@@ -36,6 +36,8 @@ pub struct Agent<const D: usize> {
     pub(crate) episode: u32,
     pub(crate) episode_len: u32,
     pub(crate) steps: u32,
+    /// Σr
+    pub(crate) reward_sum: f32,
     pub(crate) rewards: Rewards,
 }
 
@@ -70,6 +72,7 @@ impl<const D: usize> Agent<D> {
             episode: 1,
             episode_len: prior.episode_len,
             steps: 0,
+            reward_sum: 0.0,
             rewards: prior.rewards,
         })
     }
@@ -287,7 +290,8 @@ impl<const D: usize> Agent<D> {
         best.ok_or(SelectError::EmptyDecisionSet)
     }
 
-    /// Adds one step to the episode's sums, U += xxᵀ and u += xr (line 11): D(D+1)/2 + 2D multiply-adds.
+    /// Adds one step to the episode's sums, U += xxᵀ and u += xr (line 11): D(D+1)/2 + 2D multiply-adds. Rewards are summed as well,
+    /// for people to see.
     ///
     /// Steps may come in any order: a reward that arrives late is recorded with its action whenever it comes, as long as the episode
     /// runs.
@@ -314,6 +318,7 @@ impl<const D: usize> Agent<D> {
         }
         kernel::add_outer_product(&mut self.square, x);
         kernel::add_scaled(&mut self.feature_sum, reward, x);
+        self.reward_sum += reward;
         self.steps += 1;
         Ok(())
     }
@@ -327,7 +332,13 @@ impl<const D: usize> Agent<D> {
         let (episode, steps) = (self.episode, self.steps);
         self.episode = episode.saturating_add(1);
         self.steps = 0;
-        EpisodeSummary { episode, steps, square: &self.square, feature_sum: &self.feature_sum }
+        EpisodeSummary {
+            episode,
+            steps,
+            reward_sum: self.reward_sum,
+            square: &self.square,
+            feature_sum: &self.feature_sum,
+        }
     }
 
     fn clear_sums(&mut self) {
@@ -337,6 +348,7 @@ impl<const D: usize> Agent<D> {
             }
         }
         self.feature_sum = [0.0; D];
+        self.reward_sum = 0.0;
     }
 }
 

@@ -3,14 +3,15 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 4 | `FBAG` |
-//! | 4 | 1 | layout version, 1 |
+//! | 4 | 1 | layout version, 2 |
 //! | 5 | 1 | rewards: 0 unbounded, 1 clipped |
 //! | 6 | 2 | D |
 //! | 8 | 4 | episode |
 //! | 12 | 4 | episode length L |
 //! | 16 | 4 | steps recorded |
 //! | 20 | 4 | β |
-//! | 24 | 4D | θ |
+//! | 24 | 4 | Σr |
+//! | 28 | 4D | θ |
 //! | | 4D | diagonal of the inverse factor |
 //! | | 4D² | row by row: the inverse factor left of the diagonal, U from the diagonal on |
 //! | | 4D | u |
@@ -23,12 +24,12 @@ use crate::error::StateError;
 use crate::model::Rewards;
 
 const MAGIC: [u8; 4] = *b"FBAG";
-const VERSION: u8 = 1;
-const HEADER_LEN: usize = 24;
+const VERSION: u8 = 2;
+const HEADER_LEN: usize = 28;
 const CHECKSUM_LEN: usize = 4;
 
 impl<const D: usize> Agent<D> {
-    /// How many bytes [`save`](Self::save) writes: 4·(D² + 3D) + 28.
+    /// How many bytes [`save`](Self::save) writes: 4·(D² + 3D) + 32.
     pub const SAVED_LEN: usize = HEADER_LEN + 4 * (D * D + 3 * D) + CHECKSUM_LEN;
 
     /// Writes the whole state.
@@ -54,7 +55,7 @@ impl<const D: usize> Agent<D> {
         let [d0, d1, ..] = (D as u32).to_le_bytes();
         let [m0, m1, m2, m3] = MAGIC;
         let start = [m0, m1, m2, m3, VERSION, u8::from(self.rewards == Rewards::Clipped), d0, d1];
-        let numbers = [self.episode, self.episode_len, self.steps, self.beta.to_bits()];
+        let numbers = [self.episode, self.episode_len, self.steps, self.beta.to_bits(), self.reward_sum.to_bits()];
         for (byte, value) in
             header.iter_mut().zip(start.into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes)))
         {
@@ -92,7 +93,7 @@ impl<const D: usize> Agent<D> {
         if u32::from_le_bytes(*checksum) != crc32(body) {
             return Err(StateError::Corrupt);
         }
-        let &[[episode, episode_len, steps, beta], ..] = numbers.as_chunks::<4>().0.as_chunks::<4>().0 else {
+        let &[episode, episode_len, steps, beta, reward_sum] = numbers.as_chunks::<4>().0 else {
             return Err(length);
         };
         let mut agent = Self {
@@ -104,6 +105,7 @@ impl<const D: usize> Agent<D> {
             episode: u32::from_le_bytes(episode),
             episode_len: u32::from_le_bytes(episode_len),
             steps: u32::from_le_bytes(steps),
+            reward_sum: f32::from_le_bytes(reward_sum),
             rewards: if *rewards == 0 { Rewards::Unbounded } else { Rewards::Clipped },
         };
         for (value, word) in agent.values_mut().zip(words.as_chunks().0) {

@@ -9,6 +9,7 @@
 pub struct EpisodeSummary<'a, const D: usize> {
     pub(crate) episode: u32,
     pub(crate) steps: u32,
+    pub(crate) reward_sum: f32,
     pub(crate) square: &'a [[f32; D]; D],
     pub(crate) feature_sum: &'a [f32; D],
 }
@@ -22,6 +23,11 @@ impl<'a, const D: usize> EpisodeSummary<'a, D> {
     /// How many steps were recorded: at most L.
     pub fn steps(&self) -> u32 {
         self.steps
+    }
+
+    /// Σr, as recorded: for people to see how it goes. Nothing is learned from it.
+    pub fn reward_sum(&self) -> f32 {
+        self.reward_sum
     }
 
     /// U: its upper triangle, row by row, D(D+1)/2 values.
@@ -47,9 +53,10 @@ impl<const D: usize> serde::Serialize for EpisodeSummary<'_, D> {
             }
         }
 
-        let mut fields = serializer.serialize_struct("EpisodeSummary", 4)?;
+        let mut fields = serializer.serialize_struct("EpisodeSummary", 5)?;
         fields.serialize_field("episode", &self.episode)?;
         fields.serialize_field("steps", &self.steps)?;
+        fields.serialize_field("reward_sum", &self.reward_sum)?;
         fields.serialize_field("gram", &Gram(*self))?;
         fields.serialize_field("feature_sum", self.feature_sum.as_slice())?;
         fields.end()

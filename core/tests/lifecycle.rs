@@ -188,6 +188,9 @@ fn apply(agent: &mut Agent<D>, naive: &mut Naive, call: &Call) -> Result<(), Tes
             let error =
                 (DVector::from_iterator(D, summary.feature_sum().iter().map(|u| f64::from(*u))) - feature_sum).norm();
             prop_assert!(error <= delta * rewards, "u is off by {error:e}");
+            let reward_sum: f64 = naive.records.iter().map(|(_, reward)| f64::from(*reward)).sum();
+            let error = (f64::from(summary.reward_sum()) - reward_sum).abs();
+            prop_assert!(error <= delta * rewards, "the sum of rewards is off by {error:e}");
             naive.records.clear();
             naive.episode += 1;
         }
@@ -328,9 +331,9 @@ fn a_damaged_state_is_refused() {
     agent.save(&mut flash).unwrap();
 
     // The documented layout, written out by hand.
-    let mut expected = Vec::from(*b"FBAG\x01\x00\x02\x00");
+    let mut expected = Vec::from(*b"FBAG\x02\x00\x02\x00");
     expected.extend([3_u32, 64, 1].into_iter().flat_map(u32::to_le_bytes));
-    let floats = [1.0_f32, 0.5, -0.25, 0.5, 0.25, 0.25, 0.125, -0.0, 0.0625, 1.0, 0.5];
+    let floats = [1.0_f32, 2.0, 0.5, -0.25, 0.5, 0.25, 0.25, 0.125, -0.0, 0.0625, 1.0, 0.5];
     expected.extend(floats.into_iter().flat_map(f32::to_le_bytes));
     assert_eq!(flash[..flash.len() - 4], expected);
 
@@ -346,6 +349,6 @@ fn a_damaged_state_is_refused() {
     assert_eq!(Agent::<3>::restore(&flash), Err(StateError::Dimension(2)));
     assert_eq!(agent.save(&mut [0; 5]), Err(StateError::Length { expected: Agent::<2>::SAVED_LEN, found: 5 }));
     let mut newer = flash;
-    newer[4] = 2;
-    assert_eq!(Agent::<2>::restore(&newer), Err(StateError::Version(2)));
+    newer[4] = 3;
+    assert_eq!(Agent::<2>::restore(&newer), Err(StateError::Version(3)));
 }

@@ -13,7 +13,10 @@ fn plain_data_as_json() {
     let mut agent = Agent::<2>::new(&prior).unwrap();
     agent.record(&Action::from([0.5, 0.25]), -0.5).unwrap();
     let json = serde_json::to_string(&agent.finish()).unwrap();
-    assert_eq!(json, r#"{"episode":1,"steps":1,"gram":[0.25,0.125,0.0625],"feature_sum":[-0.25,-0.125]}"#);
+    assert_eq!(
+        json,
+        r#"{"episode":1,"steps":1,"reward_sum":-0.5,"gram":[0.25,0.125,0.0625],"feature_sum":[-0.25,-0.125]}"#
+    );
 
     let choice = Choice { index: 3, score: 0.5 };
     assert_eq!(serde_json::from_str::<Choice>(r#"{"index":3,"score":0.5}"#).unwrap(), choice);

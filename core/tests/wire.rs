@@ -24,6 +24,7 @@ const MODEL: Model<'static> = Model {
 const SUMMARY: Summary<'static> = Summary {
     episode: 5,
     steps: 3,
+    reward_sum: -1.5,
     gram: Values::Native(&[1.5, -0.25, 0.75]),
     feature_sum: Values::Native(&[0.5, -2.0]),
 };
@@ -42,8 +43,8 @@ const GOLDEN: [(Message<'static>, &str, &str); 6] = [
     ),
     (
         Message::Summary(SUMMARY),
-        "01030002040302010d0c0b0a05000000030000000000c03f000080be0000403f0000003f000000c0e4f06037bbbaead2969657b34d1a1ae8",
-        "81030002040302010d0c0b0a05000000090000000200000000000000a1af7e1b233dc25e523f7e16a8044591d687bf886118d00de56d190f415ce124b569d0d5313854b4",
+        "01030002040302010d0c0b0a05000000030000000000c0bf0000c03f000080be0000403f0000003f000000c0832a949ea84444c6560edfb5ddc7dd7f",
+        "81030002040302010d0c0b0a05000000090000000200000000000000a1af7e1b233dc2de523f3e97a8048510d687ff886118d0f287ee5f318019e418400b5f616f78e7410e5fb3c0",
     ),
     (
         Message::Model(MODEL),
@@ -114,6 +115,7 @@ fn an_agents_summary_is_a_summary_message() {
     let expected = Summary {
         episode: 1,
         steps: 2,
+        reward_sum: 2.0,
         gram: Values::Native(&[0.5, -0.125, 0.3125]),
         feature_sum: Values::Native(&[1.0, -1.75]),
     };
@@ -376,7 +378,7 @@ mod sealed {
         proptest!(cases(500), |((d, gram, feature_sum) in values, episode in any::<u32>(), boot in any::<u32>(), skip in 0..5_usize)| {
             let identity = Identity { dimension: d as u8, ..identity() };
             let (gram, feature_sum) = (Values::Native(&gram), Values::Native(&feature_sum));
-            let message = Message::Summary(Summary { episode, steps: 7, gram, feature_sum });
+            let message = Message::Summary(Summary { episode, steps: 7, reward_sum: 0.5, gram, feature_sum });
             let mut plain = vec![0; max_frame_len(d)];
             let length = identity.encode(&message, &mut plain).unwrap();
             plain.truncate(length - 16);
@@ -392,7 +394,7 @@ mod sealed {
             prop_assert_eq!(&frame, &expected);
             let decoded = Seal::controller(identity).decode(&mut frame).unwrap();
             prop_assert_eq!(super::values(&decoded), super::values(&message));
-            let same = matches!(decoded, Message::Summary(Summary { episode: found, steps: 7, .. }) if found == episode);
+            let same = matches!(decoded, Message::Summary(Summary { episode: found, steps: 7, reward_sum: 0.5, .. }) if found == episode);
             prop_assert!(same);
         });
     }

@@ -17,7 +17,9 @@ fn registry() -> Registry {
     Registry {
         run: 7,
         dimension: 2,
-        devices: (1..=AGENTS).map(|agent| Enrolled { agent, revoked: agent == 5, sealed: false }).collect(),
+        devices: (1..=AGENTS)
+            .map(|agent| Enrolled { agent, revoked: agent == 5, sealed: false, enrolled_at: None })
+            .collect(),
     }
 }
 
@@ -111,7 +113,12 @@ fn hello() -> Message<'static> {
 }
 
 fn summary(episode: u32) -> Message<'static> {
-    Message::Summary(Summary { episode, steps: 8, gram: (&[4.0, 0.0, 4.0]).into(), feature_sum: (&[2.0, 1.0]).into() })
+    summary_of(episode, 2.0)
+}
+
+fn summary_of(episode: u32, reward_sum: f32) -> Message<'static> {
+    let (gram, feature_sum) = ((&[4.0, 0.0, 4.0]).into(), (&[2.0, 1.0]).into());
+    Message::Summary(Summary { episode, steps: 8, reward_sum, gram, feature_sum })
 }
 
 #[test]
@@ -163,7 +170,9 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
     let mut all = Run::new(config());
     all.service = {
         let registry = Registry {
-            devices: (1..=3).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect(),
+            devices: (1..=3)
+                .map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None })
+                .collect(),
             ..registry()
         };
         all.store = Memory::default();
@@ -178,7 +187,7 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
 #[test]
 fn with_privacy_the_clock_alone_ends_an_episode() {
     let registry = Registry {
-        devices: (1..=3).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect(),
+        devices: (1..=3).map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None }).collect(),
         ..registry()
     };
     let mut run = Run::new(config());
@@ -245,8 +254,13 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
     assert_eq!(run.service.status(0).connected, 1, "of these only the ack came with a right tag");
     // Another dimension is a device's honest mistake, and answered.
     let wide = Identity { dimension: 3, ..identity(1) };
-    let message =
-        Message::Summary(Summary { episode: 1, steps: 1, gram: (&[0.0; 6]).into(), feature_sum: (&[0.0; 3]).into() });
+    let message = Message::Summary(Summary {
+        episode: 1,
+        steps: 1,
+        reward_sum: 0.0,
+        gram: (&[0.0; 6]).into(),
+        feature_sum: (&[0.0; 3]).into(),
+    });
     let mut frame = [0; 128];
     let length = wide.encode(&message, &mut frame).unwrap();
     run.service.handle(Link(1), &mut frame[..length]).unwrap();
@@ -265,8 +279,13 @@ fn hostile_frames_do_no_harm() {
         .run(&strategy, |(agent, episode, values, mut noise)| {
             let mut run = run.borrow_mut();
             let episode = if episode % 2 == 0 { episode % 10 } else { episode };
-            let summary =
-                Summary { episode, steps: episode, gram: values[..3].into(), feature_sum: values[3..].into() };
+            let summary = Summary {
+                episode,
+                steps: episode,
+                reward_sum: values[0],
+                gram: values[..3].into(),
+                feature_sum: values[3..].into(),
+            };
             let _ = run.say(agent, &Message::Summary(summary));
             let _ = run.service.handle(Link(agent.into()), &mut noise);
             run.tick(u64::from(agent) * 300);
@@ -276,6 +295,64 @@ fn hostile_frames_do_no_harm() {
         .unwrap();
     let run = run.into_inner();
     assert!(run.service.status(0).faults.values().sum::<u64>() > 0);
+}
+
+/// What devices say of their rewards is shown as a median: a minority cannot move it, nor can nonsense.
+#[test]
+fn mean_rewards_are_a_median_that_liars_do_not_move() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    let says = |run: &mut Run, episode: u32, sums: [f32; 4]| {
+        for (agent, reward_sum) in (1..).zip(sums) {
+            run.say(agent, &summary_of(episode, reward_sum)).unwrap();
+        }
+        run.tick(u64::from(episode) * PATIENCE);
+        run.service.status(0).mean_reward
+    };
+    assert_eq!(
+        says(&mut run, 1, [2.0, 4.0, 6.0, f32::MAX]),
+        Some(0.5),
+        "of 8 steps each; the lower one of two in the middle"
+    );
+    assert_eq!(says(&mut run, 2, [f32::NAN, 4.0, f32::NEG_INFINITY, f32::INFINITY]), Some(0.5));
+    assert_eq!(says(&mut run, 3, [f32::NAN; 4]), None);
+    // A late one counts for no episode's mean.
+    run.tick(4 * PATIENCE);
+    run.say(1, &summary_of(4, 8.0)).unwrap();
+    run.say(2, &summary_of(5, 4.0)).unwrap();
+    run.tick(5 * PATIENCE);
+    let status = run.service.status(0);
+    let shown: Vec<_> = status.history.iter().map(|quality| (quality.episode, quality.mean_reward)).collect();
+    assert_eq!(shown, [(1, Some(0.5)), (2, Some(0.5)), (3, None), (4, None), (5, Some(0.5))]);
+    assert_eq!((status.received.accepted, status.received.late), (14, 1));
+    // The models know nothing of it.
+    let mut silent = Run::new(config());
+    silent.tick(0);
+    says(&mut silent, 1, [0.0; 4]);
+    let models = |run: &Run| -> Vec<Event> {
+        run.events().into_iter().filter(|event| matches!(event, Event::Release(_))).take(2).collect()
+    };
+    assert_eq!(models(&run), models(&silent));
+    // A restart remembers.
+    let history = run.service.status(0).history;
+    assert_eq!(run.restarted().service.status(0).history, history);
+}
+
+/// Rewards have no noise on them, so nothing that a private run shows may depend on them.
+#[test]
+fn with_privacy_nothing_of_rewards_is_shown() {
+    let mut key = Memory::default();
+    start(&mut key, &private(), &registry(), &master(), TIMING, 0).unwrap();
+    let shown = |reward_sum: f32| {
+        let mut run = Run::on(key.clone(), private());
+        run.tick(0);
+        (1..=4).for_each(|agent| run.say(agent, &summary_of(1, reward_sum)).unwrap());
+        run.tick(PATIENCE);
+        serde_json::to_string(&fedbandit::service::Status { boot: 0, ..run.service.status(0) }).unwrap()
+    };
+    let (low, high) = (shown(-3.0), shown(5.0));
+    assert_eq!(low, high);
+    assert!(low.contains("\"mean_reward\":null"), "{low}");
 }
 
 /// Cut off after every event and started again, a run is what it would have been: the same models, the same answers.
@@ -289,7 +366,7 @@ fn a_restart_at_any_time_changes_nothing() {
                     let x = f32::from(agent as u8) + episode as f32 / 8.0;
                     let (gram, feature_sum) = ([4.0, x / 8.0, 3.0], [x / 4.0, 1.0 - x / 8.0]);
                     let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
-                    let message = Message::Summary(Summary { episode, steps: 8, gram, feature_sum });
+                    let message = Message::Summary(Summary { episode, steps: 8, reward_sum: x, gram, feature_sum });
                     run.say(agent, &message).unwrap();
                     run.commit();
                     if restarts {
@@ -369,7 +446,10 @@ const KEY_OF_AGENT_1: &str = "f5b54985732debe3d2215098d65616c521842a070491f6f9e7
 /// A sealed device is heard in sealed frames only, and no nonce of the controller's comes twice, restarted or not.
 #[test]
 fn sealed_devices_hear_and_speak_sealed_frames() {
-    let registry = Registry { devices: vec![Enrolled { agent: 1, revoked: false, sealed: true }], ..registry() };
+    let registry = Registry {
+        devices: vec![Enrolled { agent: 1, revoked: false, sealed: true, enrolled_at: None }],
+        ..registry()
+    };
     let device = Seal::device(identity(1));
     let mut nonces = Nonces::new(1);
     let mut store = Memory::default();

@@ -121,7 +121,8 @@ impl Controller {
     fn summary(&self, line: &mut Line, wanted: u32) -> (Vec<u8>, (u32, Vec<f32>)) {
         self.receive(line, |message| match message {
             Message::Summary(summary) if summary.episode == wanted => {
-                Some((summary.steps, summary.gram.iter().chain(summary.feature_sum.iter()).collect()))
+                let sums = summary.gram.iter().chain(summary.feature_sum.iter());
+                Some((summary.steps, sums.chain([summary.reward_sum]).collect()))
             }
             _ => None,
         })
@@ -150,7 +151,7 @@ fn live(twin: &mut Agent<D>, step: &mut u32) -> Vec<f32> {
         twin.record(&actions[choice.index], reward(&actions[choice.index])).unwrap();
     }
     let summary = twin.finish();
-    summary.gram().chain(*summary.feature_sum()).collect()
+    summary.gram().chain(*summary.feature_sum()).chain([summary.reward_sum()]).collect()
 }
 
 fn identity_file(identity: &Identity, sealed: bool) -> PathBuf {

@@ -32,14 +32,9 @@ pub const HEADER_LEN: usize = 16;
 /// Bytes of the authentication tag.
 pub const TAG_LEN: usize = 16;
 
-/// The length of the longest frame for a dimension, a model's: 16 + 8 + 4·(D + D(D+1)/2) + 16.
+/// The length of the longest frames for a dimension, a model's and a summary's: 16 + 8 + 4·(D + D(D+1)/2) + 16.
 pub const fn max_frame_len(dimension: usize) -> usize {
     HEADER_LEN + 8 + 4 * (dimension + packed_len(dimension)) + TAG_LEN
-}
-
-/// The length of a summary's frame: 16 + 4 + 4·(D(D+1)/2 + D) + 16.
-pub const fn summary_frame_len(dimension: usize) -> usize {
-    HEADER_LEN + 4 + 4 * (packed_len(dimension) + dimension) + TAG_LEN
 }
 
 /// Who a device is: what its provisioning blob says. The controller holds the same for each enrolled device.
@@ -99,6 +94,8 @@ pub struct Summary<'a> {
     pub episode: u32,
     /// How many steps were recorded.
     pub steps: u32,
+    /// Σr, as the device says.
+    pub reward_sum: f32,
     /// U: its upper triangle, row by row.
     pub gram: Values<'a>,
     /// u
@@ -306,8 +303,9 @@ fn encode<P: Protection>(by: &P, message: &Message<'_>, frame: &mut [u8]) -> Res
     match *message {
         Message::Hello { episode, boot } => write(by, &header(HELLO, 0, episode), [boot], [], frame),
         Message::Heartbeat { episode } => write(by, &header(HEARTBEAT, 0, episode), [], [], frame),
-        Message::Summary(Summary { episode, steps, gram, feature_sum }) => {
-            write(by, &header(SUMMARY, 0, episode), [steps], gram.iter().chain(feature_sum.iter()), frame)
+        Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }) => {
+            let numbers = [steps, reward_sum.to_bits()];
+            write(by, &header(SUMMARY, 0, episode), numbers, gram.iter().chain(feature_sum.iter()), frame)
         }
         Message::Model(Model { episode, episode_len, beta, rewards, theta, design }) => {
             let flags = if rewards == Rewards::Clipped { CLIPPED } else { 0 };
@@ -325,7 +323,8 @@ fn encode_summary<P: Protection, const D: usize>(
     frame: &mut [u8],
 ) -> Result<usize, BufferTooShort> {
     let header = by.identity().header(SUMMARY, 0, summary.episode());
-    write(by, &header, [summary.steps()], summary.gram().chain(*summary.feature_sum()), frame)
+    let numbers = [summary.steps(), summary.reward_sum().to_bits()];
+    write(by, &header, numbers, summary.gram().chain(*summary.feature_sum()), frame)
 }
 
 fn write<P: Protection, const N: usize>(
@@ -381,9 +380,10 @@ impl Header {
         match (self.kind, words) {
             (HELLO, [boot]) => Ok(Message::Hello { episode, boot: u32::from_le_bytes(*boot) }),
             (HEARTBEAT, []) => Ok(Message::Heartbeat { episode }),
-            (SUMMARY, [steps, values @ ..]) => {
+            (SUMMARY, [steps, reward_sum, values @ ..]) => {
                 let (gram, feature_sum) = split(values, triangle, vector)?;
-                Ok(Message::Summary(Summary { episode, steps: u32::from_le_bytes(*steps), gram, feature_sum }))
+                let (steps, reward_sum) = (u32::from_le_bytes(*steps), f32::from_le_bytes(*reward_sum));
+                Ok(Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }))
             }
             (MODEL, [episode_len, beta, values @ ..]) => {
                 let (theta, design) = split(values, vector, triangle)?;

@@ -16,7 +16,7 @@ const SEALED: u8 = VERSION | 0x80;
 /// The mode byte of a blob that asks for sealed frames.
 const SEALED_BLOB: u8 = 1;
 
-/// The length of the longest sealed frame for a dimension, a model's: 12 bytes more than [`max_frame_len`].
+/// The length of the longest sealed frames for a dimension: 12 bytes more than [`max_frame_len`].
 pub const fn max_sealed_frame_len(dimension: usize) -> usize {
     max_frame_len(dimension) + NONCE_LEN
 }
@@ -42,6 +42,11 @@ impl Nonces {
     /// The number must be larger at each start, and be stored durably before it is used here.
     pub const fn new(boot: u32) -> Self {
         Self { boot, counter: Some(0) }
+    }
+
+    /// The number of the start.
+    pub const fn boot(&self) -> u32 {
+        self.boot
     }
 }
 

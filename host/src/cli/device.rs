@@ -5,30 +5,37 @@ use std::time::{Duration, Instant};
 
 use fedbandit::service::edge::{Edge, Life, edge};
 use fedbandit::simulation::{Attack, Config};
-use fedbandit_core::wire::{cobs, max_sealed_frame_len};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use super::fleet::read_blob;
+use super::transport::{FRAME, Line, Target};
 use super::{EXIT_CODES, Failure, print};
 
 const HELP: &str = "\
 Example:
   fedbandit device --connect tcp://127.0.0.1:7700 --identities fleet/devices --count 35
   fedbandit device --connect tcp://127.0.0.1:7700 --identities fleet/devices --first 36 --count 15 --attack sign-flip
+  fedbandit device --connect tls://controller.example:7701 --ca ca.pem --identities fleet/devices --count 35
+  fedbandit device --connect mqtt://broker.example:1883 --identities fleet/devices --count 1000
+  fedbandit device --connect serial:///dev/ttyUSB0:115200 --identities fleet/devices --first 3
+
+With MQTT each device is a client of its own. A broker that wants credentials gets them from the URL, in which {agent}
+stands for the device's number, as mqtt://{agent}:SECRET@HOST:PORT. On a serial port there is one device.
 
 All devices of a fleet must have the same --seed: the true parameter follows from it. Each of them runs the agent and
 the session of the firmware, and reconnects when its link is lost. At the end what they lived through is printed as
-JSON.";
+JSON: acknowledged summaries, the mean expected reward of their actions over the last episode (last_mean_worth) and over
+the second half of all episodes (late_mean_worth), and the same for the best actions (…_best).";
 
 /// Virtual devices that talk to a controller as real ones do.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// Where the controller is, as tcp://HOST:PORT.
+    /// Where the controller is: tcp://HOST:PORT, tls://HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT or serial://PATH:BAUD.
     #[arg(long, value_name = "URL")]
     connect: String,
+    /// With tls:// and mqtts://: the certificate authority that the other end is known by, in PEM.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// A directory with agent-N.blob files, as fedbandit enroll makes them.
     #[arg(long, value_name = "DIR")]
     identities: PathBuf,
@@ -54,33 +61,49 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let address = self.connect.strip_prefix("tcp://").map(ToOwned::to_owned);
-        let address =
-            address.ok_or_else(|| Failure::Usage(format!("--connect is tcp://HOST:PORT, not '{}'", self.connect)))?;
+        let target = Target::new(&self.connect, self.ca.as_deref())?;
+        if self.count > 1 && !target.takes_many() {
+            return Err(Failure::Usage("--count is 1 on a serial port".into()));
+        }
         let config = Config { attack: self.attack, ..Config::default() };
         let mut devices = Vec::new();
         for agent in self.first..self.first.saturating_add(self.count) {
             let (identity, sealed) = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
             let config = Config { dim: identity.dimension.into(), ..config.clone() };
-            let device =
+            let run = identity.run;
+            let edge =
                 edge(identity, sealed, &config, self.seed).map_err(|error| Failure::Usage(format!("--{error}")))?;
-            devices.push(device);
+            devices.push(Device { run, agent, edge });
         }
         let lifetime = Lifetime { episodes: self.episodes, patience: self.patience, ..Lifetime::endless() };
         let runtime = tokio::runtime::Runtime::new()?;
-        let lives: Vec<Life> = runtime.block_on(async {
-            let lives = devices.into_iter().map(|device| live(device, address.clone(), lifetime));
+        let lives: Vec<[Life; 2]> = runtime.block_on(async {
+            let lives = devices.into_iter().map(|device| live(device, target.clone(), lifetime));
             lives.collect::<tokio::task::JoinSet<_>>().join_all().await
         });
-        let mean = |value: fn(&Life) -> f64| lives.iter().map(value).sum::<f64>() / lives.len() as f64;
+        let mean =
+            |value: fn(&Life) -> f64| lives.iter().map(|[_, life]| value(life)).sum::<f64>() / lives.len() as f64;
+        let steps = lives.iter().map(|[half, life]| life.steps - half.steps).sum::<u64>() as f64;
+        let late = |sum: fn(&Life) -> f64| {
+            lives.iter().map(|[half, life]| sum(life) - sum(half)).sum::<f64>() / steps.max(1.0)
+        };
         print(&serde_json::json!({
             "devices": lives.len(),
-            "episodes": lives.iter().map(|life| life.episodes).min(),
-            "acknowledged": lives.iter().map(|life| u64::from(life.acknowledged)).sum::<u64>(),
+            "episodes": lives.iter().map(|[_, life]| life.episodes).min(),
+            "acknowledged": lives.iter().map(|[_, life]| u64::from(life.acknowledged)).sum::<u64>(),
             "last_mean_worth": mean(|life| life.last_mean_worth),
             "last_mean_best": mean(|life| life.last_mean_best),
+            "late_mean_worth": late(|life| life.worth),
+            "late_mean_best": late(|life| life.best),
         }))
     }
+}
+
+/// A virtual device and its address.
+pub(super) struct Device {
+    pub(super) run: u32,
+    pub(super) agent: u32,
+    pub(super) edge: Box<dyn Edge>,
 }
 
 /// How long a device lives, and how fast.
@@ -102,25 +125,41 @@ impl Lifetime {
 
 /// Between two looks at the clock.
 const PULSE: Duration = Duration::from_millis(5);
-/// Before connecting again.
-const RECONNECT: Duration = Duration::from_millis(200);
+/// Before connecting again, at first and at the most.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// How long a device waits at the end of its life for acknowledgements that are still missing.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// One device, until its life is over, whatever happens to its connection.
-pub(super) async fn live(mut device: Box<dyn Edge>, address: String, lifetime: Lifetime) -> Life {
+/// A device's way through its life.
+struct Path {
+    start: Instant,
+    rested: Instant,
+    /// After the first half of its episodes.
+    half: Life,
+    /// Since when all episodes are over.
+    old: Option<Instant>,
+}
+
+/// One device, until its life is over, whatever happens to its connection: what it had lived through after half of its
+/// episodes, and at the end.
+pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> [Life; 2] {
+    let Device { run, agent, mut edge } = device;
     let start = Instant::now();
-    let mut rested = start;
-    let mut old: Option<Instant> = None;
+    let mut path = Path { start, rested: start, half: Life::default(), old: None };
+    let mut again = RECONNECT.0;
     loop {
-        if let Ok(stream) = TcpStream::connect(&address).await {
-            let _ = stream.set_nodelay(true);
-            let _ = connected(&mut *device, stream, start, lifetime, &mut rested, &mut old).await;
+        if let Ok(mut line) = target.open(run, agent).await {
+            again = RECONNECT.0;
+            if connected(&mut *edge, &mut line, lifetime, &mut path).await.is_ok() {
+                line.close().await;
+            }
         }
-        if is_over(&*device, lifetime, old) {
-            return device.life();
+        if is_over(&*edge, lifetime, path.old) {
+            return [path.half, edge.life()];
         }
-        tokio::time::sleep(RECONNECT).await;
+        // Spread over devices, so that they do not return in step.
+        tokio::time::sleep(again * (8 + agent % 8) / 16).await;
+        again = (2 * again).min(RECONNECT.1);
     }
 }
 
@@ -129,51 +168,34 @@ fn is_over(device: &dyn Edge, lifetime: Lifetime, old: Option<Instant>) -> bool 
 }
 
 /// One connection, until it breaks or the device's life is over.
-async fn connected(
-    device: &mut dyn Edge,
-    stream: TcpStream,
-    start: Instant,
-    lifetime: Lifetime,
-    rested: &mut Instant,
-    old: &mut Option<Instant>,
-) -> std::io::Result<()> {
-    const FRAME: usize = max_sealed_frame_len(64);
-    let (mut reader, mut writer) = stream.into_split();
-    let mut decoder = Box::new(cobs::Decoder::<FRAME>::new());
-    let (mut buffer, mut frame) = ([0; 1024], vec![0; FRAME]);
+async fn connected(device: &mut dyn Edge, line: &mut Line, lifetime: Lifetime, path: &mut Path) -> std::io::Result<()> {
+    let mut frame = vec![0; FRAME];
     loop {
-        let now = start.elapsed().as_millis() as u64;
+        let now = path.start.elapsed().as_millis() as u64;
         let episodes = device.life().episodes;
         if episodes < lifetime.episodes {
-            if rested.elapsed() >= lifetime.pace {
+            if path.rested.elapsed() >= lifetime.pace {
                 device.live(now, lifetime.patience);
             }
-            if device.life().episodes > episodes {
-                *rested = Instant::now();
+            let life = device.life();
+            if life.episodes > episodes {
+                path.rested = Instant::now();
+            }
+            if life.episodes <= lifetime.episodes / 2 {
+                path.half = life;
             }
         } else {
-            old.get_or_insert_with(Instant::now);
-            if is_over(device, lifetime, *old) {
+            path.old.get_or_insert_with(Instant::now);
+            if is_over(device, lifetime, path.old) {
                 return Ok(());
             }
         }
         while let Some(length) = device.poll(now, &mut frame) {
-            let bytes: Vec<u8> = cobs::encode(&frame[..length]).collect();
-            writer.write_all(&bytes).await?;
+            line.send(&frame[..length]).await?;
         }
-        match timeout(PULSE, reader.read(&mut buffer)).await {
-            Err(_) => {}
-            Ok(Ok(0)) => return Ok(()),
-            Ok(Err(error)) => return Err(error),
-            Ok(Ok(read)) => {
-                let now = start.elapsed().as_millis() as u64;
-                for byte in &buffer[..read] {
-                    if let Some(frame) = decoder.push(*byte) {
-                        // A frame that means nothing is none of ours.
-                        let _ = device.handle(frame, now);
-                    }
-                }
-            }
+        if let Some(frame) = line.receive(PULSE).await? {
+            // A frame that means nothing is none of ours.
+            let _ = device.handle(&frame, path.start.elapsed().as_millis() as u64);
         }
     }
 }

@@ -6,7 +6,7 @@ use fedbandit::service::setup::{Enrolled, Registry};
 use fedbandit::simulation::DIMENSIONS;
 
 use super::fleet::{Directory, write_secret};
-use super::{EXIT_CODES, Failure, write};
+use super::{EXIT_CODES, Failure, unix_seconds, write};
 
 const HELP: &str = "\
 Example:
@@ -47,12 +47,13 @@ impl EnrollArgs {
         let directory = Directory(self.dir.clone());
         let mut registry = self.registry(&directory)?;
         let master = directory.master()?;
+        let now = unix_seconds();
         let first = registry.devices.iter().map(|device| device.agent + 1).max().unwrap_or(1);
         for agent in first..first + self.count {
             let identity = master.identity(registry.run, agent, registry.dimension);
             let blob = if self.sealed { identity.to_sealed_blob() } else { identity.to_blob() };
             write_secret(&directory.blob(agent), &blob)?;
-            registry.devices.push(Enrolled { agent, revoked: false, sealed: self.sealed });
+            registry.devices.push(Enrolled { agent, revoked: false, sealed: self.sealed, enrolled_at: Some(now) });
         }
         directory.write_registry(&registry)?;
         let last = first + self.count - 1;

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::Registry;
@@ -47,6 +48,12 @@ impl Directory {
         let missing =
             || Failure::Config(format!("{}: no device is enrolled; see fedbandit enroll --help", self.0.display()));
         self.registry()?.ok_or_else(missing)
+    }
+
+    /// What changes when the registry is written.
+    pub(super) fn registry_stamp(&self) -> Option<(SystemTime, u64)> {
+        let metadata = fs::metadata(self.0.join("registry.json")).ok()?;
+        Some((metadata.modified().ok()?, metadata.ino()))
     }
 
     pub(super) fn write_registry(&self, registry: &Registry) -> Result<(), Failure> {

@@ -5,6 +5,8 @@ mod device;
 mod enroll;
 mod fleet;
 mod http;
+#[cfg(feature = "mqtt")]
+mod mqtt_line;
 mod options;
 mod privacy;
 mod reproduce;
@@ -12,12 +14,14 @@ mod serve;
 mod simulate;
 mod sweep;
 mod table;
+mod transport;
 
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -113,6 +117,11 @@ pub(crate) fn run() -> ExitCode {
         Command::Status(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+}
+
+/// Seconds of the Unix epoch; 0 if the clock is before it.
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Writes JSON to stdout: indented for people, in one line for programs.

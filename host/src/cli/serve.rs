@@ -3,25 +3,24 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fedbandit::service::edge::edge;
 use fedbandit::service::identity::Master;
 use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
 use fedbandit::service::store::{Memory, Store};
-use fedbandit::service::tcp::{self, MAX_DIMENSION};
-use fedbandit::service::worker::{self, ServeError};
+use fedbandit::service::worker::{self, Door, MAX_DIMENSION, ServeError};
 use fedbandit::service::{Service, Status};
 use fedbandit::simulation::{Attack, Config};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::device::{self, Lifetime};
+use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
 use super::http;
 use super::options::{Experiment, parse, set};
-use super::{EXIT_CODES, Failure, print, write};
+use super::transport::{self, Target, Transports};
+use super::{EXIT_CODES, Failure, print, unix_seconds, write};
 
 const HELP: &str = "\
 The configuration is a TOML file:
@@ -30,12 +29,19 @@ The configuration is a TOML file:
   http = \"127.0.0.1:7780\"       status, metrics and health
   deadline = 60                 seconds that an episode may last
   window = 4                    episodes for which a late summary is taken
+  tls = \"0.0.0.0:7701\"        where devices connect with TLS; needs
+  certificate = \"cert.pem\"    the chain of certificates, and
+  key = \"key.pem\"             its private key
+  mqtt = \"mqtt://HOST:1883\"   a broker, also mqtts:// and with USER:PASSWORD@ before HOST
+  mqtt-ca = \"ca.pem\"          with mqtts://, the certificate authority that the broker is known by
+  serial = [\"/dev/ttyUSB0:115200\"]   serial ports
 and how to learn, in the words of fedbandit simulate:
   steps, episode-len, first-episode, rewards, theta-norm, aggregator, design-corruption, admission, schedule, privacy,
   mechanism, noise-bound, delta, sigma
 
 An episode ends at its deadline, or as soon as all devices have reported; with privacy at its deadline only. What was
-acknowledged is on disk. After a crash, start it again: it goes on where it was.";
+acknowledged is on disk. After a crash, start it again: it goes on where it was. What fedbandit revoke revokes is dropped
+within seconds.";
 
 /// The controller as a service that devices talk to.
 #[derive(clap::Args)]
@@ -54,7 +60,7 @@ pub(super) struct Args {
 
 struct Settings {
     directory: Directory,
-    listen: SocketAddr,
+    transports: Transports,
     http: SocketAddr,
     timing: Timing,
     learning: Config,
@@ -80,13 +86,15 @@ impl Args {
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
         let service = start(&mut store, &settings.learning, &registry, &master, settings.timing, 0).map_err(failed)?;
         let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(listen(settings.listen, settings.http, service, Box::new(store), |_| {}))
+        let Settings { directory, transports, http, .. } = settings;
+        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _| {
+            tokio::spawn(watch_registry(directory, door));
+        }))
     }
 }
 
 fn timing(patience: u64, window: u32) -> Timing {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timing { patience, window, unix_seconds: u32::try_from(since.as_secs()).unwrap_or(0) }
+    Timing { patience, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
 }
 
 /// Reads the configuration.
@@ -94,6 +102,8 @@ fn settings(file: &Path) -> Result<Settings, Failure> {
     let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
     let mut table = parse(file, &text)?;
     let invalid = |key: &str, reason: &str| Failure::Config(format!("{}: {key}: {reason}", file.display()));
+    let transports: toml::Table =
+        transport::KEYS.iter().filter_map(|key| Some(((*key).to_owned(), table.remove(*key)?))).collect();
     let mut take = |key: &str| table.remove(key);
     let (dir, listen, http) = (take("dir"), take("listen"), take("http"));
     let (deadline, window) = (take("deadline"), take("window"));
@@ -119,15 +129,17 @@ fn settings(file: &Path) -> Result<Settings, Failure> {
         }
         set(file, &text, &mut experiment, key, value)?;
     }
+    let here = file.parent().unwrap_or(Path::new(""));
+    let transports = Transports::new(address("listen", listen, "127.0.0.1:7700")?, &transports, here);
+    let transports = transports.map_err(|failure| failure.about(file.display()))?;
     let aggregator = match (table.contains_key("aggregator"), experiment.aggregators[..].first()) {
         (true, Some(aggregator)) => *aggregator,
         _ => experiment.config.aggregator,
     };
-    // A path in the file is meant from where the file is.
-    let directory = file.parent().map_or_else(|| PathBuf::from(dir), |parent| parent.join(dir));
     Ok(Settings {
-        directory: Directory(directory),
-        listen: address("listen", listen, "127.0.0.1:7700")?,
+        // A path in the file is meant from where the file is.
+        directory: Directory(here.join(dir)),
+        transports,
         http: address("http", http, "127.0.0.1:7780")?,
         timing: timing(u64::from(deadline) * 1000, number("window", window, 4)?),
         learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
@@ -143,7 +155,8 @@ const PACE: Duration = Duration::from_millis(700);
 /// A controller in memory and its virtual devices, in one process.
 fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     let config = Config { steps: 64 * 400, attack: Attack::None, corrupt: 0.0, ..Config::default() };
-    let devices = (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false }).collect();
+    let devices =
+        (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
     let registry = Registry { run: 1, dimension: config.dim as u8, devices };
     let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();
@@ -153,46 +166,67 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     for agent in 1..=DEVICES {
         let attack = if agent > DEVICES - LIARS { Attack::SignFlip } else { Attack::None };
         let identity = master.identity(registry.run, agent, registry.dimension);
-        let device = edge(identity, None, &Config { attack, ..config.clone() }, 1);
-        edges.push(device.map_err(|error| Failure::Config(error.to_string()))?);
+        let edge = edge(identity, None, &Config { attack, ..config.clone() }, 1);
+        let edge = edge.map_err(|error| Failure::Config(error.to_string()))?;
+        edges.push(Device { run: registry.run, agent, edge });
     }
     write(&format!(
         "{DEVICES} virtual devices, of which {} to {DEVICES} lie: open the status page",
         DEVICES - LIARS + 1
     ))?;
     let runtime = tokio::runtime::Runtime::new()?;
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    runtime.block_on(listen(any, page, service, Box::new(store), |address| {
+    let any = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+    runtime.block_on(listen(any, page, service, Box::new(store), &registry, |_, address| {
         for device in edges {
-            tokio::spawn(device::live(device, address.to_string(), Lifetime { pace: PACE, ..Lifetime::endless() }));
+            let target = Target::Tcp(address.to_string());
+            tokio::spawn(device::live(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
         }
     }))
 }
 
-/// Binds, says where, and serves until the end; `listening_at` is told where devices connect.
+/// Binds, says where, and serves until the end; `started` gets the way to the service, and where devices connect.
 async fn listen(
-    listen: SocketAddr,
+    transports: Transports,
     http: SocketAddr,
     service: Service,
     store: Box<dyn Store + Send>,
-    listening_at: impl FnOnce(SocketAddr),
+    registry: &Registry,
+    started: impl FnOnce(Door, SocketAddr),
 ) -> Result<(), Failure> {
-    let bind = |address: SocketAddr| async move {
-        TcpListener::bind(address).await.map_err(|error| Failure::from(error).about(address))
-    };
-    let (devices, pages) = (bind(listen).await?, bind(http).await?);
-    let (listening, showing) = (devices.local_addr()?, pages.local_addr()?);
-    write(&format!("devices: tcp://{listening}\nstatus:  http://{showing}"))?;
-    listening_at(listening);
+    let transports = transports.bind().await?;
+    let pages = transport::bind(http).await?;
+    write(&format!("status:  http://{}", pages.local_addr()?))?;
     let (sender, receiver) = watch::channel(service.status(0));
     tokio::spawn(http::serve(pages, receiver));
     let observe = move |status: Status| drop(sender.send_replace(status));
     let (door, worker) = worker::start(service, store, observe);
-    tokio::spawn(tcp::serve(devices, door));
+    let listening = transports.start(&door, registry)?;
+    started(door, listening);
     worker.await.map_err(|error| Failure::Io(error.to_string()))?.map_err(|error| match error {
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),
     })
+}
+
+/// Between two looks at the registry.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Tells the service whose identity is revoked, whenever the registry is another file than before.
+async fn watch_registry(directory: Directory, door: Door) {
+    let mut last = None;
+    loop {
+        let stamp = directory.registry_stamp();
+        if stamp.is_some() && stamp != last {
+            // A file that cannot be read now may be next time.
+            if let Ok(Some(registry)) = directory.registry() {
+                last = stamp;
+                for device in registry.devices.iter().filter(|device| device.revoked) {
+                    door.revoke(device.agent).await;
+                }
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// What a running service says of itself.

@@ -39,6 +39,12 @@ pub struct Life {
     pub last_mean_worth: f64,
     /// The same for the best actions.
     pub last_mean_best: f64,
+    /// Steps lived through.
+    pub steps: u64,
+    /// The sum of expected rewards over these steps.
+    pub worth: f64,
+    /// The same for the best actions.
+    pub best: f64,
 }
 
 /// What a lone attacker can do: it knows nothing of the others.
@@ -156,6 +162,9 @@ impl<const D: usize, const F: usize> Edge for Device<D, F> {
             }
         }
         self.life.episodes += 1;
+        self.life.steps += u64::from(length);
+        self.life.worth += worth;
+        self.life.best += best;
         self.life.last_mean_worth = worth / f64::from(length);
         self.life.last_mean_best = best / f64::from(length);
         let summary = self.agent.finish();

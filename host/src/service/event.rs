@@ -10,6 +10,7 @@ use fedbandit_core::{Model, Rewards, Values, packed_len};
 /// | 4 | agent | L |
 /// | 4 | episode | episode |
 /// | 4 | steps | β |
+/// | 4 or 0 | Σr | |
 /// | | U packed, u | θ, Λ packed |
 ///
 /// All numbers are little-endian, values are `f32`.
@@ -23,6 +24,8 @@ pub enum Event {
         episode: u32,
         /// How many steps it is of.
         steps: u32,
+        /// Σr, as its sender says.
+        reward_sum: f32,
         /// U packed, then u.
         values: Vec<f32>,
     },
@@ -79,10 +82,12 @@ impl Event {
     /// The event's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, numbers, values) = match self {
-            Self::Summary { agent, episode, steps, values } => (SUMMARY, [*agent, *episode, *steps], values),
+            Self::Summary { agent, episode, steps, reward_sum, values } => {
+                (SUMMARY, vec![*agent, *episode, *steps, reward_sum.to_bits()], values)
+            }
             Self::Release(Release { episode, episode_len, beta, rewards, values }) => {
                 let kind = if *rewards == Rewards::Clipped { CLIPPED } else { RELEASE };
-                (kind, [*episode_len, *episode, beta.to_bits()], values)
+                (kind, vec![*episode_len, *episode, beta.to_bits()], values)
             }
         };
         let words = numbers.into_iter().chain(values.iter().map(|value| value.to_bits()));
@@ -93,18 +98,25 @@ impl Event {
     pub fn from_bytes(bytes: &[u8], dimension: usize) -> Option<Self> {
         let (kind, words) = bytes.split_first()?;
         let (words, []) = words.as_chunks::<4>() else { return None };
-        let (&[a, b, c], values) = words.split_first_chunk::<3>()?;
-        let [a, b, c] = [a, b, c].map(u32::from_le_bytes);
-        if values.len() != packed_len(dimension) + dimension {
-            return None;
-        }
+        let (numbers, values) = words.split_at_checked(words.len().checked_sub(packed_len(dimension) + dimension)?)?;
         let values = values.iter().map(|value| f32::from_le_bytes(*value)).collect();
-        let rewards = match *kind {
-            SUMMARY => return Some(Self::Summary { agent: a, episode: b, steps: c, values }),
-            RELEASE => Rewards::Unbounded,
-            CLIPPED => Rewards::Clipped,
-            _ => return None,
-        };
-        Some(Self::Release(Release { episode: b, episode_len: a, beta: f32::from_bits(c), rewards, values }))
+        let whole = u32::from_le_bytes;
+        match (*kind, numbers) {
+            (SUMMARY, &[agent, episode, steps, reward_sum]) => Some(Self::Summary {
+                agent: whole(agent),
+                episode: whole(episode),
+                steps: whole(steps),
+                reward_sum: f32::from_le_bytes(reward_sum),
+                values,
+            }),
+            (RELEASE | CLIPPED, &[episode_len, episode, beta]) => Some(Self::Release(Release {
+                episode: whole(episode),
+                episode_len: whole(episode_len),
+                beta: f32::from_le_bytes(beta),
+                rewards: if *kind == CLIPPED { Rewards::Clipped } else { Rewards::Unbounded },
+                values,
+            })),
+            _ => None,
+        }
     }
 }

@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use super::event::{Event, Release};
 use crate::admission::Fault;
-use crate::aggregate::AggregateError;
+use crate::aggregate::{AggregateError, lower_median};
 use crate::controller::{Closed, Controller, Counts, Suspicion};
+use crate::privacy::calibration::{Budget, Mechanism};
 use crate::privacy::{Private, RunKey};
 use crate::rule::{Estimate, Rule};
 use crate::streams::{AgentId, NoPrivacy, Streams};
-use crate::symmetric;
 
 /// A controller with or without privacy.
 #[expect(clippy::large_enum_variant, reason = "there is one of them")]
@@ -47,10 +47,10 @@ impl Learner {
         either!(self, controller => controller.expects(AgentId(agent), episode))
     }
 
-    fn receive(&mut self, agent: u32, episode: u32, gram: &[f32], feature_sum: &[f32]) {
+    /// Whether the summary counts; what is wrong with it is in the controller's counts.
+    fn receive(&mut self, agent: u32, episode: u32, gram: &[f32], feature_sum: &[f32]) -> bool {
         let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
-        // What is wrong with a summary is in the controller's counts.
-        let _ = either!(self, controller => controller.receive(AgentId(agent), episode, gram, feature_sum));
+        either!(self, controller => controller.receive(AgentId(agent), episode, gram, feature_sum)).is_ok()
     }
 
     fn close_episode(&mut self) -> Result<Option<Closed>, AggregateError> {
@@ -104,16 +104,18 @@ pub struct Suspect {
     pub distance: f64,
 }
 
-/// How well an episode went, as far as the released sums tell.
+/// How well an episode went.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quality {
-    /// k, the episode that the next model is for.
+    /// k, the episode that was closed.
     pub episode: u32,
-    /// β_k.
+    /// β_k, the width that its choices were made with.
     pub beta: f32,
-    /// √(θᵀ(G_k − G_{k−1})θ/L): the root mean square of ⟨x, θ⟩ over the steps of the last episode. It grows as actions
-    /// turn towards θ.
-    pub predicted_reward: f64,
+    /// How many devices had sent nothing for it.
+    pub missing: usize,
+    /// The median over devices of the mean reward that they say they had: fewer than half of them, if they lie, cannot
+    /// move it beyond what others had. None if nobody said, and never where streams are private.
+    pub mean_reward: Option<f64>,
 }
 
 /// How many episodes are remembered for people.
@@ -151,12 +153,16 @@ pub enum Dropped {
     Tag,
     /// A message that no device sends.
     Type,
+    /// More than a device may send at once; only transports that cannot slow down one device drop for this.
+    TooMany,
 }
 
 /// A device as the service knows it.
 struct Device {
     end: End,
     revoked: bool,
+    /// Whether it was heard since the service started.
+    seen: bool,
     link: Option<Link>,
 }
 
@@ -205,18 +211,48 @@ pub struct Service {
     staged: BTreeSet<(u32, u32)>,
     outbox: VecDeque<Outgoing>,
     dropped: BTreeMap<Dropped, u64>,
+    /// The link over which devices without one of their own are reached.
+    common: Option<Link>,
     /// How long an episode may last, in milliseconds.
     patience: u64,
     /// When the running one ends.
     deadline: u64,
-    last_closed: Option<Closed>,
-    /// G_k of the running episode, in the scaled packing.
-    gram: Vec<f64>,
+    /// The devices' mean rewards in the running episode, as they say. None where streams are private: no noise is on
+    /// them, so they are not even collected.
+    mean_rewards: Option<Vec<f64>>,
+    received: Received,
+    /// The frames that were dropped when the last episode closed.
+    dropped_before: u64,
     history: VecDeque<Quality>,
+    about: About,
+}
+
+/// Summaries by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Received {
+    /// Stored, and counted as they are.
+    pub accepted: u64,
+    /// Of these, after their episode had closed.
+    pub late: u64,
+    /// Stored before, and acknowledged again; since the service started.
+    pub duplicate: u64,
+    /// Of another dimension or of no open episode, and refused; since the service started.
+    pub refused: u64,
+}
+
+/// What is known of a run before it begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct About {
+    /// Of all that the store and the service must agree on.
+    pub config_hash: u64,
+    /// K.
+    pub episodes: u32,
+    /// The promise of a private run, and how it is kept.
+    pub privacy: Option<(Budget, Mechanism)>,
 }
 
 /// How a service starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Start {
     /// The run's number.
     pub run: u32,
@@ -228,6 +264,8 @@ pub struct Start {
     pub patience: u64,
     /// The time, in milliseconds.
     pub now: u64,
+    /// What is to be said of the run.
+    pub about: About,
 }
 
 /// The stored events are not those of this run.
@@ -253,8 +291,9 @@ impl Service {
         devices: impl IntoIterator<Item = (u32, End, bool)>,
         events: impl IntoIterator<Item = Event>,
     ) -> Result<Self, RestoreError> {
-        let device = |(agent, end, revoked)| (agent, Device { end, revoked, link: None });
-        let Start { run, dimension, boot, patience, now } = start;
+        let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
+        let Start { run, dimension, boot, patience, now, about } = start;
+        let mean_rewards = (!learner.is_private()).then(Vec::new);
         let mut service = Self {
             run,
             dimension,
@@ -266,11 +305,14 @@ impl Service {
             staged: BTreeSet::new(),
             outbox: VecDeque::new(),
             dropped: BTreeMap::new(),
+            common: None,
             patience,
             deadline: now.saturating_add(patience),
-            last_closed: None,
-            gram: Vec::new(),
+            mean_rewards,
+            received: Received::default(),
+            dropped_before: 0,
             history: VecDeque::new(),
+            about,
         };
         for (number, event) in (0..).zip(events) {
             service.replay(event).map_err(|()| RestoreError::Event(number))?;
@@ -283,21 +325,20 @@ impl Service {
 
     fn replay(&mut self, event: Event) -> Result<(), ()> {
         match event {
-            Event::Summary { agent, episode, values, .. } => {
+            Event::Summary { agent, episode, steps, reward_sum, values } => {
                 self.learner.expects(agent, episode).map_err(drop)?;
-                let (gram, feature_sum) = values.split_at(packed_len(self.dimension));
-                self.learner.receive(agent, episode, gram, feature_sum);
+                self.receive(agent, episode, (steps, reward_sum), &values);
             }
             Event::Release(release) => {
                 if self.release.is_some() {
-                    self.last_closed = self.learner.close_episode().map_err(drop)?;
+                    self.close_episode().map_err(drop)?;
                 }
                 let same = self.learner.model().is_some_and(|model| model.episode == release.episode);
                 if !same {
                     return Err(());
                 }
                 // What was sent once is what is sent again.
-                self.publish(release);
+                self.release = Some(release);
             }
         }
         Ok(())
@@ -309,7 +350,19 @@ impl Service {
     /// The frame means nothing: it is counted, and its sender hears nothing. A link that brings nothing else is worth
     /// closing.
     pub fn handle(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
-        self.read(link, frame).inspect_err(|reason| *self.dropped.entry(*reason).or_default() += 1)
+        self.read(link, frame).inspect_err(|reason| self.count(*reason))
+    }
+
+    /// Counts a frame that was dropped on its way.
+    pub fn count(&mut self, reason: Dropped) {
+        *self.dropped.entry(reason).or_default() += 1;
+    }
+
+    /// From now on a device's frames are dropped, and it is sent nothing. It still counts as one of N.
+    pub fn revoke(&mut self, agent: u32) {
+        if let Some(device) = self.devices.get_mut(&agent) {
+            (device.revoked, device.link) = (true, None);
+        }
     }
 
     fn read(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
@@ -325,7 +378,7 @@ impl Service {
         if device.revoked {
             return Err(Dropped::Revoked);
         }
-        device.link = Some(link);
+        (device.seen, device.link) = (true, Some(link));
         match message {
             Message::Hello { .. } => self.send_model(agent),
             Message::Heartbeat { .. } => {}
@@ -336,14 +389,15 @@ impl Service {
     }
 
     fn take(&mut self, agent: u32, summary: &Summary<'_>) {
-        let Summary { episode, steps, gram, feature_sum } = *summary;
+        let Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
         if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
+            self.received.refused += 1;
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
         }
         match self.learner.expects(agent, episode) {
             Ok(()) if self.staged.insert((agent, episode)) => {
                 let values = gram.iter().chain(feature_sum.iter()).collect();
-                self.uncommitted.push(Event::Summary { agent, episode, steps, values });
+                self.uncommitted.push(Event::Summary { agent, episode, steps, reward_sum, values });
                 if planted::is(Bug::AckBeforeCommit) {
                     self.send(agent, &Message::Ack { episode });
                 }
@@ -351,8 +405,14 @@ impl Service {
             // It is about to be stored, and answered then.
             Ok(()) => {}
             // The first one counts, and it is stored.
-            Err(Fault::Duplicate) => self.send(agent, &Message::Ack { episode }),
-            Err(_) => self.send(agent, &Message::Nack { episode, reason: NackReason::WrongEpisode }),
+            Err(Fault::Duplicate) => {
+                self.received.duplicate += 1;
+                self.send(agent, &Message::Ack { episode });
+            }
+            Err(_) => {
+                self.received.refused += 1;
+                self.send(agent, &Message::Nack { episode, reason: NackReason::WrongEpisode });
+            }
         }
     }
 
@@ -367,11 +427,62 @@ impl Service {
         }
         let complete = !self.learner.is_private() && self.learner.missing() == 0;
         if now >= self.deadline || complete {
-            self.last_closed = self.learner.close_episode()?;
+            self.close_episode()?;
             self.deadline = now.saturating_add(self.patience);
+            self.report();
             self.stage_release();
         }
         Ok(())
+    }
+
+    /// Lets a stored summary count.
+    fn receive(&mut self, agent: u32, episode: u32, (steps, reward_sum): (u32, f32), values: &[f32]) {
+        let (gram, feature_sum) = values.split_at(packed_len(self.dimension));
+        if !self.learner.receive(agent, episode, gram, feature_sum) {
+            return;
+        }
+        let late = self.release.as_ref().is_some_and(|release| release.episode > episode);
+        self.received.accepted += 1;
+        self.received.late += u64::from(late);
+        let mean_reward = f64::from(reward_sum) / f64::from(steps);
+        if let Some(mean_rewards) = &mut self.mean_rewards
+            && !late
+            && mean_reward.is_finite()
+        {
+            mean_rewards.push(mean_reward);
+        }
+    }
+
+    /// The learner's episode ends, and how it went is remembered.
+    fn close_episode(&mut self) -> Result<(), AggregateError> {
+        let Some(Closed { episode, missing }) = self.learner.close_episode()? else { return Ok(()) };
+        let said = self.mean_rewards.as_mut().map(mem::take).filter(|said| !said.is_empty());
+        let beta = self.release.as_ref().map_or(0.0, |release| release.beta);
+        self.history.push_back(Quality { episode, beta, missing, mean_reward: said.map(lower_median) });
+        if self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Tells the log of the episode that was closed; of what strangers sent meanwhile no more than a line.
+    fn report(&mut self) {
+        let Some(Quality { episode, beta, missing, mean_reward }) = self.history.back() else { return };
+        let (passes, gap) = self.aggregation();
+        let (repaired, late) = (self.learner.counts().repaired, self.received.late);
+        tracing::info!(episode, missing, beta, mean_reward, passes, gap, repaired, late, "episode closed");
+        let dropped = self.dropped.values().sum::<u64>();
+        if dropped > self.dropped_before {
+            let by_reason = serde_json::to_string(&self.dropped).unwrap_or_default();
+            tracing::warn!(episode, frames = dropped - self.dropped_before, since_start = by_reason, "frames dropped");
+            self.dropped_before = dropped;
+        }
+    }
+
+    /// Passes of the last two aggregations together, and the larger certified gap.
+    fn aggregation(&self) -> (u32, f64) {
+        let Estimate { gram, feature_sum, .. } = self.learner.estimate();
+        (gram.passes + feature_sum.passes, gram.certified_gap.max(feature_sum.certified_gap))
     }
 
     /// The learner's model becomes the one to be stored and sent.
@@ -380,7 +491,7 @@ impl Service {
             Some(release) => {
                 self.uncommitted.push(Event::Release(release.clone()));
                 if planted::is(Bug::ReleaseBeforeLog) {
-                    self.release(release);
+                    self.broadcast(release);
                 }
             }
             None => self.release = None,
@@ -397,39 +508,20 @@ impl Service {
         self.staged.clear();
         for event in mem::take(&mut self.uncommitted) {
             match event {
-                Event::Summary { agent, episode, values, .. } => {
-                    let (gram, feature_sum) = values.split_at(packed_len(self.dimension));
-                    self.learner.receive(agent, episode, gram, feature_sum);
+                Event::Summary { agent, episode, steps, reward_sum, values } => {
+                    self.receive(agent, episode, (steps, reward_sum), &values);
                     self.send(agent, &Message::Ack { episode });
                 }
-                Event::Release(release) => self.release(release),
+                Event::Release(release) => self.broadcast(release),
             }
         }
     }
 
     /// A release takes effect, and is sent to all.
-    fn release(&mut self, release: Release) {
-        self.publish(release);
+    fn broadcast(&mut self, release: Release) {
+        self.release = Some(release);
         let agents: Vec<u32> = self.devices.keys().copied().collect();
         agents.into_iter().for_each(|agent| self.send_model(agent));
-    }
-
-    /// A release takes effect.
-    fn publish(&mut self, release: Release) {
-        let gram = &self.learner.estimate().gram.point;
-        let theta: Vec<f64> = release.values.iter().take(self.dimension).copied().map(f64::from).collect();
-        let energy = |gram: &[f64]| {
-            let image = if gram.is_empty() { vec![0.0; theta.len()] } else { symmetric::product(gram, &theta) };
-            image.iter().zip(&theta).map(|(image, theta)| image * theta).sum::<f64>()
-        };
-        let steps = self.release.as_ref().map_or(1, |last| last.episode_len);
-        let predicted_reward = ((energy(gram) - energy(&self.gram)) / f64::from(steps)).max(0.0).sqrt();
-        self.history.push_back(Quality { episode: release.episode, beta: release.beta, predicted_reward });
-        if self.history.len() > HISTORY {
-            self.history.pop_front();
-        }
-        self.gram.clone_from(gram);
-        self.release = Some(release);
     }
 
     /// The next frame to send, if any.
@@ -437,9 +529,26 @@ impl Service {
         self.outbox.pop_front()
     }
 
+    /// A link is there that reaches every device, whether it has spoken or not: those without a link of their own get
+    /// their models over it, the running one at once.
+    pub fn reaches_all(&mut self, link: Link) {
+        self.common = Some(link);
+        let without = self.devices.iter().filter(|(_, device)| device.link.is_none());
+        let agents: Vec<u32> = without.map(|(agent, _)| *agent).collect();
+        agents.into_iter().for_each(|agent| self.send_model(agent));
+    }
+
     /// A link is gone.
     pub fn disconnected(&mut self, link: Link) {
+        self.common = self.common.filter(|common| *common != link);
         for device in self.devices.values_mut().filter(|device| device.link == Some(link)) {
+            device.link = None;
+        }
+    }
+
+    /// A device is gone from a link that others share.
+    pub fn left(&mut self, link: Link, agent: u32) {
+        if let Some(device) = self.devices.get_mut(&agent).filter(|device| device.link == Some(link)) {
             device.link = None;
         }
     }
@@ -451,11 +560,12 @@ impl Service {
     }
 
     fn send(&mut self, agent: u32, message: &Message<'_>) {
-        let Some(Device { end, link: Some(link), revoked: false }) = self.devices.get(&agent) else { return };
+        let Some(Device { end, link, revoked: false, .. }) = self.devices.get(&agent) else { return };
+        let Some(link) = link.or(self.common) else { return };
         let mut frame = vec![0; max_sealed_frame_len(self.dimension)];
         if let Some(length) = end.encode(&mut self.nonces, message, &mut frame) {
             frame.truncate(length);
-            self.outbox.push_back(Outgoing { link: *link, frame });
+            self.outbox.push_back(Outgoing { link, frame });
         }
     }
 
@@ -471,28 +581,60 @@ impl Service {
 
     /// What an operator sees.
     pub fn status(&self, now: u64) -> Status {
-        let estimate = self.learner.estimate();
+        let (passes, certified_gap) = self.aggregation();
+        let devices = |is: fn(&Device) -> bool| self.devices.values().filter(|device| is(device)).count();
+        let releases = self.release.as_ref().map_or(self.about.episodes, |release| release.episode);
         Status {
             run: self.run,
+            config_hash: format!("{:016x}", self.about.config_hash),
+            boot: self.nonces.boot(),
             episode: self.release.as_ref().map(|release| release.episode),
+            episodes: self.about.episodes,
             seconds_left: self.deadline.saturating_sub(now) / 1000,
+            seconds_per_episode: self.patience / 1000,
             enrolled: self.devices.len(),
-            revoked: self.devices.values().filter(|device| device.revoked).count(),
-            connected: self.devices.values().filter(|device| device.link.is_some()).count(),
+            revoked: devices(|device| device.revoked),
+            seen: devices(|device| device.seen),
+            connected: devices(|device| device.link.is_some()),
             missing: self.learner.missing(),
-            missing_in_last_episode: self.last_closed.map(|closed| closed.missing),
+            missing_in_last_episode: self.history.back().map(|last| last.missing),
+            mean_reward: self.history.back().and_then(|last| last.mean_reward),
             beta: self.release.as_ref().map(|release| release.beta),
-            lambda: estimate.lambda,
-            certified_gap: estimate.gram.certified_gap.max(estimate.feature_sum.certified_gap),
-            passes: estimate.gram.passes + estimate.feature_sum.passes,
+            lambda: self.learner.estimate().lambda,
+            certified_gap,
+            passes,
             repaired: self.learner.counts().repaired,
+            received: self.received,
             faults: self.learner.counts().faults.clone(),
             dropped: self.dropped.clone(),
             private: self.learner.is_private(),
+            privacy: self.about.privacy.map(|(budget, mechanism)| Promise {
+                mu: budget.mu(),
+                nu: budget.nu(),
+                rho: budget.rho(),
+                mechanism: mechanism.to_string(),
+                releases,
+            }),
             suspicious: self.learner.suspicious(SUSPECTS),
             history: self.history.iter().copied().collect(),
         }
     }
+}
+
+/// What is promised to each message of a private run: (μ, ν)-differential privacy, over all K releases together. So it
+/// is spent on the run as a whole, however many of them there were so far.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Promise {
+    /// μ, elsewhere called ε.
+    pub mu: f64,
+    /// ν, elsewhere called δ.
+    pub nu: f64,
+    /// The zero-concentrated privacy that implies them.
+    pub rho: f64,
+    /// What keeps it.
+    pub mechanism: String,
+    /// The releases so far, of K.
+    pub releases: u32,
 }
 
 /// A run at a glance. The numbers are exact: with privacy, they are for the operator alone.
@@ -500,20 +642,32 @@ impl Service {
 pub struct Status {
     /// The run's number.
     pub run: u32,
+    /// Of all that the store and the service must agree on: the same for the same terms.
+    pub config_hash: String,
+    /// The number of this start.
+    pub boot: u32,
     /// k; none when the run is over.
     pub episode: Option<u32>,
+    /// K.
+    pub episodes: u32,
     /// Until the running episode ends.
     pub seconds_left: u64,
+    /// How long an episode may last.
+    pub seconds_per_episode: u64,
     /// N.
     pub enrolled: usize,
     /// How many of them are revoked.
     pub revoked: usize,
+    /// How many of them were heard since the service started.
+    pub seen: usize,
     /// How many of them are connected.
     pub connected: usize,
     /// How many have sent nothing for the running episode.
     pub missing: usize,
     /// How many had sent nothing when the last one closed.
     pub missing_in_last_episode: Option<usize>,
+    /// How the last one went: see [`Quality::mean_reward`].
+    pub mean_reward: Option<f64>,
     /// β_k.
     pub beta: Option<f32>,
     /// λ_k.
@@ -524,12 +678,16 @@ pub struct Status {
     pub passes: u32,
     /// Models whose Λ was repaired.
     pub repaired: u64,
+    /// Summaries by what became of them.
+    pub received: Received,
     /// Summaries that counted as zero, by reason.
     pub faults: BTreeMap<Fault, u64>,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<Dropped, u64>,
     /// Whether streams are private.
     pub private: bool,
+    /// What a private run promises.
+    pub privacy: Option<Promise>,
     /// The devices farthest from the centre; nobody where streams are private.
     pub suspicious: Vec<Suspect>,
     /// The last episodes.

@@ -1,18 +1,30 @@
 //! The controller as a service that devices talk to.
 //!
 //! [`Service`] is a state machine around the [`controller`](crate::controller): it knows the devices' keys, answers their
-//! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file;
-//! [`setup`] makes a service of a configuration and a store, [`worker`] gives it a clock and transports, of which [`tcp`] is
-//! one. [`edge`] has virtual devices that talk to it as real ones do.
+//! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file,
+//! [`observed`] watched;
+//! [`setup`] makes a service of a configuration and a store, [`worker`] gives it a clock and transports: [`tcp`], and
+//! with features of their names TLS, MQTT and serial ports. [`edge`] has virtual devices that talk to it as real ones do.
 
 pub mod edge;
 pub mod event;
 pub mod identity;
 mod machine;
+#[cfg(feature = "mqtt")]
+pub mod mqtt;
+pub mod observed;
 pub mod redb;
+#[cfg(feature = "serial")]
+pub mod serial;
 pub mod setup;
 pub mod store;
+mod stream;
 pub mod tcp;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod worker;
 
-pub use machine::{Dropped, End, Learner, Link, Outgoing, Quality, RestoreError, Service, Start, Status, Suspect};
+pub use machine::{
+    About, Dropped, End, Learner, Link, Outgoing, Promise, Quality, Received, RestoreError, Service, Start, Status,
+    Suspect,
+};

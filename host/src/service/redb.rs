@@ -5,7 +5,10 @@ use std::{fs, io};
 
 use fedbandit_core::planted::{self, Bug};
 use redb::backends::FileBackend;
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{
+    Database, DatabaseError, Durability, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
+    StorageBackend, TableDefinition, WriteTransaction,
+};
 
 use super::store::{Store, StoreError};
 
@@ -15,8 +18,13 @@ const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
 
 /// A store in one file. One process at a time can open it.
 pub struct File {
-    database: Database,
+    database: Access,
     next: u64,
+}
+
+enum Access {
+    All(Database),
+    Read(ReadOnlyDatabase),
 }
 
 impl File {
@@ -59,7 +67,39 @@ impl File {
             last.map_or(0, |(number, _)| number.value() + 1)
         };
         write.commit().map_err(StoreError::new)?;
-        Ok(Self { database, next })
+        Ok(Self { database: Access::All(database), next })
+    }
+
+    /// Opens a store to read it. What a crash left unfinished is tidied up first, as at any start; what was stored stays as it is.
+    ///
+    /// # Errors
+    /// There is no store, or another process has it open.
+    pub fn open_to_read(path: &Path) -> Result<Self, StoreError> {
+        let database = match ReadOnlyDatabase::open(path) {
+            Err(DatabaseError::RepairAborted) => Access::All(Database::open(path).map_err(StoreError::new)?),
+            other => Access::Read(other.map_err(StoreError::new)?),
+        };
+        Ok(Self { database, next: u64::MAX })
+    }
+
+    /// Whether a store could not be opened because another process has it.
+    pub fn is_taken(error: &StoreError) -> bool {
+        matches!(error.0.downcast_ref(), Some(DatabaseError::DatabaseAlreadyOpen))
+    }
+
+    fn read(&self) -> Result<ReadTransaction, StoreError> {
+        let read = match &self.database {
+            Access::All(database) => database.begin_read(),
+            Access::Read(database) => database.begin_read(),
+        };
+        read.map_err(StoreError::new)
+    }
+
+    fn write(&self) -> Result<WriteTransaction, StoreError> {
+        match &self.database {
+            Access::All(database) if self.next < u64::MAX => database.begin_write().map_err(StoreError::new),
+            _ => Err(io::Error::other("it was opened to be read").into()),
+        }
     }
 }
 
@@ -99,7 +139,7 @@ impl<B: StorageBackend> StorageBackend for SafeLength<B> {
 
 impl Store for File {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
-        let mut write = self.database.begin_write().map_err(StoreError::new)?;
+        let mut write = self.write()?;
         if planted::is(Bug::SkipFsync) {
             write.set_durability(Durability::None).map_err(StoreError::new)?;
         }
@@ -116,7 +156,7 @@ impl Store for File {
     }
 
     fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
-        let read = self.database.begin_read().map_err(StoreError::new)?;
+        let read = self.read()?;
         let table = read.open_table(EVENTS).map_err(StoreError::new)?;
         for entry in table.iter().map_err(StoreError::new)? {
             each(entry.map_err(StoreError::new)?.1.value());
@@ -125,13 +165,13 @@ impl Store for File {
     }
 
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let read = self.database.begin_read().map_err(StoreError::new)?;
+        let read = self.read()?;
         let table = read.open_table(VALUES).map_err(StoreError::new)?;
         Ok(table.get(name).map_err(StoreError::new)?.map(|value| value.value().to_vec()))
     }
 
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
-        let write = self.database.begin_write().map_err(StoreError::new)?;
+        let write = self.write()?;
         write.open_table(VALUES).map_err(StoreError::new)?.insert(name, value).map_err(StoreError::new)?;
         write.commit().map_err(StoreError::new)
     }

@@ -1,13 +1,13 @@
 //! From a configuration to a service.
 
 use fedbandit_core::planted::{self, Bug};
-use fedbandit_core::wire::Seal;
+use fedbandit_core::wire::{Identity, Seal};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::event::Event;
 use super::identity::Master;
-use super::machine::{End, Learner, RestoreError, Service, Start};
+use super::machine::{About, End, Learner, RestoreError, Service, Start, Status};
 use super::store::{Store, StoreError};
 use crate::controller::{Controller, Setting};
 use crate::privacy::{Private, RunKey};
@@ -37,6 +37,9 @@ pub struct Enrolled {
     /// Whether its frames are sealed.
     #[serde(default)]
     pub sealed: bool,
+    /// When it was enrolled, in seconds of the Unix epoch, if that is known.
+    #[serde(default)]
+    pub enrolled_at: Option<u64>,
 }
 
 /// How the service treats time.
@@ -79,19 +82,54 @@ pub enum StartError {
 }
 
 /// The version of what is in a store.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// What a store must agree on with whoever opens it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Terms {
+pub struct Terms {
     schema: u32,
-    run: u32,
-    agents: Vec<u32>,
-    window: u32,
-    config: Config,
+    /// The run's number.
+    pub run: u32,
+    /// Who is enrolled.
+    pub agents: Vec<u32>,
+    /// W.
+    pub window: u32,
+    /// How it learns.
+    pub config: Config,
 }
 
 impl Terms {
+    /// The terms of a store.
+    ///
+    /// # Errors
+    /// There are none, or they are of another schema.
+    pub fn of(store: &dyn Store) -> Result<Self, StartError> {
+        let terms = Self::read(store)?.ok_or_else(|| StartError::Other("it has not begun".into()))?;
+        if terms.schema == SCHEMA {
+            Ok(terms)
+        } else {
+            Err(StartError::Other(format!("schema is {} there, not {SCHEMA}", terms.schema)))
+        }
+    }
+
+    fn read(store: &dyn Store) -> Result<Option<Self>, StartError> {
+        let stored = store.value("terms")?.map(|stored| serde_json::from_slice(&stored));
+        stored.transpose().map_err(|error| StartError::Other(error.to_string()))
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    fn about(&self) -> Result<About, ConfigError> {
+        let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(&self.to_bytes()).as_bytes();
+        Ok(About {
+            config_hash: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            episodes: self.config.setting()?.episodes.count(),
+            privacy: self.config.privacy.map(|privacy| (privacy.0, self.config.mechanism)),
+        })
+    }
+
     /// What differs, for people.
     fn differences(&self, other: &Self) -> String {
         let mut differences = Vec::new();
@@ -132,12 +170,8 @@ pub fn start(
     config.check()?;
     let terms = Terms { schema: SCHEMA, run: registry.run, agents, window: timing.window, config };
     agree(store, &terms)?;
-    let learner = learner(store, &terms)?;
-    let mut events = Vec::new();
-    store.replay(&mut |bytes| events.push(Event::from_bytes(bytes, terms.config.dim)))?;
-    if let Some(damaged) = events.iter().position(Option::is_none) {
-        return Err(StartError::Damaged(damaged as u64));
-    }
+    let learner = learner(&terms, || run_key(store))?;
+    let events = events(store, &terms)?;
     let device = |device: &Enrolled| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
@@ -145,8 +179,41 @@ pub fn start(
     };
     let dimension = registry.dimension.into();
     let boot = boot(store, timing.unix_seconds)?;
-    let start = Start { run: registry.run, dimension, boot, patience: timing.patience, now };
-    Ok(Service::restore(start, learner, registry.devices.iter().map(device), events.into_iter().flatten())?)
+    let start = Start { run: registry.run, dimension, boot, patience: timing.patience, now, about: terms.about()? };
+    let stored = events.len();
+    let service = Service::restore(start, learner, registry.devices.iter().map(device), events)?;
+    let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
+    tracing::info!(run, events = stored, episode, episodes, enrolled, revoked, config_hash, "run restored");
+    Ok(service)
+}
+
+/// How the run of a store stands, while no service has it. Nothing is written.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartError> {
+    let terms = Terms::of(store)?;
+    let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
+    let learner = learner(&terms, key)?;
+    // Nobody will speak to it, so it needs no keys.
+    let (run, dimension) = (terms.run, registry.dimension);
+    let nobody = |agent| End::Plain(Identity { run, agent, dimension, key: [0; 32] });
+    let devices = registry.devices.iter().map(|device| (device.agent, nobody(device.agent), device.revoked));
+    let start = Start { run, dimension: dimension.into(), boot: 0, patience: 0, now: 0, about: terms.about()? };
+    Ok(Service::restore(start, learner, devices, events(store, &terms)?)?.status(0))
+}
+
+/// All events of a store, in order.
+///
+/// # Errors
+/// The store cannot be read, or is damaged.
+pub fn events(store: &dyn Store, terms: &Terms) -> Result<Vec<Event>, StartError> {
+    let mut events = Vec::new();
+    store.replay(&mut |bytes| events.push(Event::from_bytes(bytes, terms.config.dim)))?;
+    match events.iter().position(Option::is_none) {
+        Some(damaged) => Err(StartError::Damaged(damaged as u64)),
+        None => Ok(events.into_iter().flatten().collect()),
+    }
 }
 
 /// A number for this start: larger than at any before, and stored.
@@ -159,14 +226,11 @@ fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StoreError> {
 
 /// Writes the terms into a new store; refuses one with others.
 fn agree(store: &mut dyn Store, terms: &Terms) -> Result<(), StartError> {
-    let Some(stored) = store.value("terms")? else {
-        return Ok(store.set_value("terms", &serde_json::to_vec(terms).unwrap_or_default())?);
-    };
-    let stored: Terms = serde_json::from_slice(&stored).map_err(|error| StartError::Other(error.to_string()))?;
+    let Some(stored) = Terms::read(store)? else { return Ok(store.set_value("terms", &terms.to_bytes())?) };
     if stored == *terms { Ok(()) } else { Err(StartError::Other(stored.differences(terms))) }
 }
 
-fn learner(store: &mut dyn Store, terms: &Terms) -> Result<Learner, StartError> {
+fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<Learner, StartError> {
     let Terms { run, agents, config, .. } = terms;
     let seed = u64::from(*run);
     let setting = Setting { window: terms.window, ..config.setting()? };
@@ -176,7 +240,7 @@ fn learner(store: &mut dyn Store, terms: &Terms) -> Result<Learner, StartError> 
         let controller = Controller::new(setting, enrolled, config.rule(seed)?, NoPrivacy::new);
         return Ok(Learner::Plain(controller.map_err(invalid)?));
     };
-    let (groups, key) = (config.groups(seed)?, run_key(store)?);
+    let (groups, key) = (config.groups(seed)?, key()?);
     let controller = Controller::new(setting, enrolled, config.rule_on_units()?, |agents, _| match &groups {
         Some(groups) => Private::groups(plan, key, agents, groups),
         None => Private::agents(plan, key, agents),

@@ -14,6 +14,8 @@ use super::machine::{Dropped, Link, Service, Status};
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
 
+/// The largest dimension that the service takes devices of.
+pub const MAX_DIMENSION: usize = 64;
 /// Frames that wait for the service, from all links together.
 const WAITING: usize = 4_096;
 /// Events that are stored at once, at the most.
@@ -23,10 +25,17 @@ pub(super) const PATIENCE: u32 = 16;
 /// How often time is told.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
+/// Told once a frame need not come again: what it brought is stored, or it was dropped.
+pub type Receipt = Box<dyn FnOnce() + Send>;
+
 enum Inbound {
-    Connected(Link, mpsc::Sender<Vec<u8>>),
-    Frame(Link, Vec<u8>),
+    /// A link, and whether it reaches every device.
+    Connected(Link, mpsc::Sender<Vec<u8>>, bool),
+    Frame(Link, Vec<u8>, Option<Receipt>),
+    Dropped(Dropped),
+    Left(Link, u32),
     Gone(Link),
+    Revoked(u32),
     Tick,
 }
 
@@ -75,25 +84,41 @@ pub fn start(
 }
 
 impl Door {
-    /// A new link, on which frames for it are sent through the sender. None if the worker is gone.
-    pub(super) async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>) -> Option<Link> {
+    /// A device's identity is revoked.
+    pub async fn revoke(&self, agent: u32) {
+        let _ = self.sender.send(Inbound::Revoked(agent)).await;
+    }
+
+    /// A new link, on which frames for it are sent through the sender; whether it reaches every device, or only those
+    /// that have spoken over it. None if the worker is gone.
+    pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, reaches_all: bool) -> Option<Link> {
         let link = Link(self.links.fetch_add(1, Ordering::Relaxed));
-        self.sender.send(Inbound::Connected(link, outgoing)).await.ok().map(|()| link)
+        self.sender.send(Inbound::Connected(link, outgoing, reaches_all)).await.ok().map(|()| link)
     }
 
     /// A frame came over a link. Waits while too many others do; false if the worker is gone.
-    pub(super) async fn frame(&self, link: Link, frame: Vec<u8>) -> bool {
-        self.sender.send(Inbound::Frame(link, frame)).await.is_ok()
+    pub async fn frame(&self, link: Link, frame: Vec<u8>, receipt: Option<Receipt>) -> bool {
+        self.sender.send(Inbound::Frame(link, frame, receipt)).await.is_ok()
     }
 
     /// A link is gone.
-    pub(super) async fn disconnect(&self, link: Link) {
+    pub async fn disconnect(&self, link: Link) {
         let _ = self.sender.send(Inbound::Gone(link)).await;
     }
 
     /// Whether a link has brought nothing but frames that mean nothing.
-    pub(super) fn is_hostile(&self, link: Link) -> bool {
+    pub fn is_hostile(&self, link: Link) -> bool {
         self.verdicts.lock().is_ok_and(|verdicts| verdicts.get(&link).is_some_and(|count| *count >= PATIENCE))
+    }
+
+    /// A frame was dropped on its way.
+    pub async fn dropped(&self, reason: Dropped) {
+        let _ = self.sender.send(Inbound::Dropped(reason)).await;
+    }
+
+    /// A device is gone from a link that others share.
+    pub async fn left(&self, link: Link, agent: u32) {
+        let _ = self.sender.send(Inbound::Left(link, agent)).await;
     }
 }
 
@@ -109,7 +134,7 @@ fn work(
 ) -> Result<(), ServeError> {
     let start = Instant::now();
     let mut links: BTreeMap<Link, mpsc::Sender<Vec<u8>>> = BTreeMap::new();
-    let mut batch = Vec::new();
+    let (mut batch, mut receipts) = (Vec::new(), Vec::new());
     let mut shown = None;
     loop {
         if receiver.blocking_recv_many(&mut batch, BATCH) == 0 {
@@ -118,8 +143,11 @@ fn work(
         let now = start.elapsed().as_millis() as u64;
         for inbound in batch.drain(..) {
             match inbound {
-                Inbound::Connected(link, sender) => {
+                Inbound::Connected(link, sender, reaches_all) => {
                     links.insert(link, sender);
+                    if reaches_all {
+                        service.reaches_all(link);
+                    }
                 }
                 Inbound::Gone(link) => {
                     links.remove(&link);
@@ -128,11 +156,18 @@ fn work(
                         verdicts.remove(&link);
                     }
                 }
-                Inbound::Frame(link, mut frame) => judge(verdicts, link, service.handle(link, &mut frame)),
+                Inbound::Frame(link, mut frame, receipt) => {
+                    judge(verdicts, link, service.handle(link, &mut frame));
+                    receipts.extend(receipt);
+                }
+                Inbound::Dropped(reason) => service.count(reason),
+                Inbound::Left(link, agent) => service.left(link, agent),
+                Inbound::Revoked(agent) => service.revoke(agent),
                 Inbound::Tick => {}
             }
         }
         settle(&mut service, &mut *store, now)?;
+        receipts.drain(..).for_each(|receipt: Receipt| receipt());
         while let Some(outgoing) = service.poll() {
             if let Some(sender) = links.get(&outgoing.link) {
                 let _ = sender.try_send(outgoing.frame);

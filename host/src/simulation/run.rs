@@ -1,6 +1,6 @@
 //! One run: a fleet, its controller and its attackers.
 
-use fedbandit_core::wire::{max_frame_len, summary_frame_len};
+use fedbandit_core::wire::max_frame_len;
 use fedbandit_core::{Model, Rewards};
 use nalgebra::DVector;
 use rand_pcg::rand_core::Rng;
@@ -263,7 +263,7 @@ impl<'a> Simulation<'a> {
             attacked_total: (attacked.random > 0.0).then(|| attacked.regret / attacked.random),
             theta_error: self.knows_theta.then_some(self.theta_error),
             width_ratio_max: self.knows_theta.then_some(self.width_ratio_max),
-            bytes_up: self.messages * summary_frame_len(config.dim) as u64,
+            bytes_up: self.messages * max_frame_len(config.dim) as u64,
             bytes_down: self.models * max_frame_len(config.dim) as u64,
             rejected: rejected.collect(),
             repairs: counts.repaired,

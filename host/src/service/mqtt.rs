@@ -1,0 +1,247 @@
+//! Devices behind an MQTT broker. The topics are in `docs/wire.md`; a message is one frame.
+//!
+//! The broker is believed nothing: frames carry their own tags, and what a device trusts is the acknowledgement of the
+//! service. What the broker's own acknowledgements are good for is that it keeps what comes while the service is away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fedbandit_core::wire::claimed_address;
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{Filter, Packet, Publish};
+use rumqttc::v5::{AsyncClient, ClientError, Event, MqttOptions};
+use rumqttc::{TlsConfiguration, Transport};
+use tokio::sync::mpsc;
+
+use super::machine::{Dropped, Link};
+use super::stream::{Allowance, FRAME};
+use super::tls::Connector;
+use super::worker::Door;
+
+/// Before a broker is tried again, at first and at the most.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
+/// Frames that the broker may send before the first of them is acknowledged to it.
+const UNACKNOWLEDGED: u16 = 1_024;
+/// Models that the broker has not acknowledged, at the most.
+const IN_FLIGHT: u16 = 256;
+/// For how many seconds the broker keeps frames for a service that is away.
+const ABSENCE: u32 = 24 * 60 * 60;
+/// A topic and an MQTT header beside a frame.
+const ENVELOPE: u32 = 256;
+/// The type of a model's frame.
+const MODEL: u8 = 0x81;
+
+/// Where a broker is.
+#[derive(Clone)]
+pub struct Broker {
+    host: String,
+    port: u16,
+    tls: Option<Connector>,
+    credentials: Option<(String, String)>,
+}
+
+impl Broker {
+    /// From `mqtt://[USER:PASSWORD@]HOST[:PORT]`, or `mqtts://…` with what it trusts.
+    ///
+    /// # Errors
+    /// A sentence about what is wrong.
+    pub fn new(url: &str, connector: Option<Connector>) -> Result<Self, &'static str> {
+        let (scheme, rest) = url.split_once("://").ok_or("a broker is mqtt://HOST:PORT or mqtts://HOST:PORT")?;
+        let (tls, port) = match (scheme, connector) {
+            ("mqtt", None) => (None, 1883),
+            ("mqtt", Some(_)) => return Err("a certificate authority is for mqtts:// only"),
+            ("mqtts", Some(connector)) => (Some(connector), 8883),
+            ("mqtts", None) => return Err("mqtts:// needs the certificate authority that the broker is known by"),
+            _ => return Err("a broker is mqtt://HOST:PORT or mqtts://HOST:PORT"),
+        };
+        let (credentials, address) = match rest.rsplit_once('@') {
+            Some((credentials, address)) => {
+                let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+                (Some((user.into(), password.into())), address)
+            }
+            None => (None, rest),
+        };
+        let (host, port) = match address.trim_end_matches('/').rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| "the broker's port is no number")?),
+            None => (address, port),
+        };
+        if host.is_empty() {
+            return Err("the broker's host is missing");
+        }
+        Ok(Self { host: host.into(), port, tls, credentials })
+    }
+
+    /// The options of a client. The broker is told to keep messages that are too long for a frame.
+    pub fn options(&self, id: impl Into<String>) -> MqttOptions {
+        let mut options = MqttOptions::new(id, &self.host, self.port);
+        options.set_keep_alive(Duration::from_secs(30)).set_max_packet_size(Some(FRAME as u32 + ENVELOPE));
+        if let Some(connector) = &self.tls {
+            options.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(connector.config())));
+        }
+        if let Some((user, password)) = &self.credentials {
+            options.set_credentials(user, password);
+        }
+        options
+    }
+}
+
+/// The topics of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topics {
+    prefix: String,
+}
+
+impl Topics {
+    /// Those of a run's number.
+    pub fn new(run: u32) -> Self {
+        Self { prefix: format!("fedbandit/v1/{run}") }
+    }
+
+    /// What a device says.
+    pub fn up(&self, agent: u32) -> String {
+        format!("{}/up/{agent}", self.prefix)
+    }
+
+    /// What a device is told; its last model is retained.
+    pub fn down(&self, agent: u32) -> String {
+        format!("{}/down/{agent}", self.prefix)
+    }
+
+    /// Whether a device is there: `ready`, `disconnected` or, by its last will, `lost`. Retained.
+    pub fn state(&self, agent: u32) -> String {
+        format!("{}/state/{agent}", self.prefix)
+    }
+
+    /// The last two parts of a topic.
+    fn parts<'a>(&self, topic: &'a [u8]) -> Option<(&'a str, u32)> {
+        let rest = str::from_utf8(topic).ok()?.strip_prefix(&self.prefix)?.strip_prefix('/')?;
+        let (kind, agent) = rest.split_once('/')?;
+        Some((kind, agent.parse().ok()?))
+    }
+}
+
+/// What the broker is asked for, beside frames for devices.
+enum Order {
+    Subscribe,
+    /// An acknowledgement, on the link over which the message came.
+    Acknowledge(Link, Box<Publish>),
+}
+
+/// Serves the enrolled devices through a broker for as long as the process lives, whatever happens to the broker.
+pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u32>, door: Door) {
+    let mut allowances: BTreeMap<u32, Allowance> = agents.into_iter().map(|agent| (agent, Allowance::new())).collect();
+    let topics = Topics::new(run);
+    let mut options = broker.options(format!("fedbandit-{run}"));
+    options
+        .set_clean_start(false)
+        .set_session_expiry_interval(Some(ABSENCE))
+        .set_receive_maximum(Some(UNACKNOWLEDGED))
+        .set_outgoing_inflight_upper_limit(IN_FLIGHT)
+        .set_manual_acks(true);
+    let (client, mut connection) = AsyncClient::new(options, IN_FLIGHT.into());
+    // A model for each device, and acknowledgements beside.
+    let (sender, outgoing) = mpsc::channel(2 * allowances.len() + usize::from(UNACKNOWLEDGED));
+    // No more than the broker may send unacknowledged.
+    let (orders, ordered) = mpsc::unbounded_channel();
+    let current = Arc::new(AtomicU64::new(u64::MAX));
+    tokio::spawn(send(client, topics.clone(), outgoing, ordered, Arc::clone(&current)));
+    let mut link = None;
+    let mut again = AGAIN.0;
+    loop {
+        match connection.poll().await {
+            Ok(Event::Incoming(Packet::ConnAck(_))) => {
+                again = AGAIN.0;
+                link = door.connect(sender.clone(), true).await;
+                let Some(link) = link else { return };
+                current.store(link.0, Ordering::Relaxed);
+                let _ = orders.send(Order::Subscribe);
+            }
+            Ok(Event::Incoming(Packet::Publish(mut publish))) => {
+                let Some(link) = link else { continue };
+                let payload = std::mem::take(&mut publish.payload);
+                let orders = orders.clone();
+                let topic = topics.parts(&publish.topic).map(|(kind, agent)| (kind == "up", agent));
+                publish.topic = Default::default();
+                let receipt = move || drop(orders.send(Order::Acknowledge(link, Box::new(publish))));
+                match topic {
+                    Some((true, agent)) => match admit(&mut allowances, agent, &payload) {
+                        Ok(()) => drop(door.frame(link, payload.into(), Some(Box::new(receipt))).await),
+                        Err(reason) => {
+                            receipt();
+                            door.dropped(reason).await;
+                        }
+                    },
+                    Some((false, agent)) => {
+                        receipt();
+                        if payload != "ready" {
+                            door.left(link, agent).await;
+                        }
+                    }
+                    None => receipt(),
+                }
+            }
+            Ok(_) => {}
+            Err(_) => {
+                if let Some(link) = link.take() {
+                    door.disconnect(link).await;
+                }
+                tokio::time::sleep(again).await;
+                again = (2 * again).min(AGAIN.1);
+            }
+        }
+    }
+}
+
+/// Whether a message may cost the service a look: it is in the name that its topic says, and not one of too many.
+fn admit(allowances: &mut BTreeMap<u32, Allowance>, agent: u32, frame: &[u8]) -> Result<(), Dropped> {
+    let (_, claimed) = claimed_address(frame).filter(|_| frame.len() <= FRAME).ok_or(Dropped::Length)?;
+    let allowance = allowances.get_mut(&agent).filter(|_| claimed == agent).ok_or(Dropped::Unknown)?;
+    if allowance.take().is_zero() {
+        return Ok(());
+    }
+    // To wait would hold up everybody.
+    allowance.give_back();
+    Err(Dropped::TooMany)
+}
+
+/// Sends what there is to send. It waits while the broker is away; what does not fit until then is left out, and devices
+/// ask for it again.
+async fn send(
+    client: AsyncClient,
+    topics: Topics,
+    mut outgoing: mpsc::Receiver<Vec<u8>>,
+    mut ordered: mpsc::UnboundedReceiver<Order>,
+    current: Arc<AtomicU64>,
+) {
+    loop {
+        let sent = tokio::select! {
+            biased;
+            Some(order) = ordered.recv() => match order {
+                Order::Subscribe => subscribe(&client, &topics).await,
+                // The number of a message means another one in another connection.
+                Order::Acknowledge(link, _) if link.0 != current.load(Ordering::Relaxed) => Ok(()),
+                Order::Acknowledge(_, publish) => client.ack(&publish).await,
+            },
+            Some(frame) = outgoing.recv() => publish(&client, &topics, frame).await,
+            else => return,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+async fn subscribe(client: &AsyncClient, topics: &Topics) -> Result<(), ClientError> {
+    let filter = |kind: &str| Filter::new(format!("{}/{kind}/+", topics.prefix), QoS::AtLeastOnce);
+    client.subscribe_many(["up", "state"].map(filter)).await
+}
+
+/// Models are retained, so that a device that comes later finds its own. All else is repeated until it has arrived.
+async fn publish(client: &AsyncClient, topics: &Topics, frame: Vec<u8>) -> Result<(), ClientError> {
+    let Some((_, agent)) = claimed_address(&frame) else { return Ok(()) };
+    let model = frame.get(1) == Some(&MODEL);
+    let quality = if model { QoS::AtLeastOnce } else { QoS::AtMostOnce };
+    client.publish(topics.down(agent), quality, model, frame).await
+}
