@@ -5,5 +5,7 @@ pub mod budget;
 pub mod chance;
 pub mod device;
 pub mod disk;
+pub mod faults;
 pub mod firmware;
+pub mod soak;
 pub mod storage;
