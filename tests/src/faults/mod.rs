@@ -130,8 +130,8 @@ impl Rates {
             cut_off: up_to(3),
             reconnect: up_to(5),
             device_restart: up_to(3),
-            crash: up_to(4),
-            disk: up_to(8),
+            crash: up_to(8),
+            disk: up_to(15),
             jump: up_to(2),
             abuse: up_to(300),
         }
@@ -228,7 +228,7 @@ impl World {
         let registry = Registry { run, dimension: D as u8, devices: devices.iter().map(enrolled).collect() };
         let timing =
             Timing { patience: chance.within(1, 8) * 1_000, window: chance.below(4) as u32, unix_seconds: 1_000_000 };
-        let episodes = chance.within(3, 10) as u32;
+        let episodes = chance.within(3, 24) as u32;
         let config = config(&mut chance, episodes);
         let terms = terms(&config, &registry, timing)?;
         let oracle = Oracle::new(terms, devices.iter().map(|device| (device.identity.clone(), device.sealed)));

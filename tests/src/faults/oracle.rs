@@ -192,24 +192,26 @@ impl Oracle {
     pub fn reopened(&mut self, store: &File) -> Result<(), Wrong> {
         let mut found = Vec::new();
         store.replay(&mut |bytes| found.push(bytes.to_vec())).map_err(|error| error.to_string())?;
+        let mut values = BTreeMap::new();
+        for name in self.values.keys().chain(self.value_in_flight.iter().map(|(name, _)| name)) {
+            if let Some(value) = store.value(name).map_err(|error| error.to_string())? {
+                values.insert(name.clone(), value);
+            }
+        }
+        // All was read: from here on a difference is the store's doing.
         let under_way = std::mem::take(&mut self.in_flight);
         let (kept, more) = found.split_at(self.stored.len().min(found.len()));
         if kept != self.stored || !(more.is_empty() || more == under_way) {
             let (there, promised) = (found.len(), self.stored.len());
             return Err(format!("{there} events are there, {promised} were promised, {} under way", under_way.len()));
         }
-        let more = more.to_vec();
-        self.promised(&more);
-        if let Some((name, value)) = self.value_in_flight.take()
-            && store.value(&name).map_err(|error| error.to_string())?.as_ref() == Some(&value)
-        {
-            self.values.insert(name, value);
+        self.promised(&more.to_vec());
+        let mut changed = self.values.clone();
+        changed.extend(self.value_in_flight.take());
+        if values != self.values && values != changed {
+            return Err(format!("the values are {values:?}, not {:?}", self.values));
         }
-        for (name, value) in &self.values {
-            if store.value(name).map_err(|error| error.to_string())?.as_ref() != Some(value) {
-                return Err(format!("the value {name} is not what was stored"));
-            }
-        }
+        self.values = values;
         self.verdict()
     }
 
