@@ -7,5 +7,7 @@ pub mod device;
 pub mod disk;
 pub mod faults;
 pub mod firmware;
+pub mod planted;
+pub mod record;
 pub mod soak;
 pub mod storage;

@@ -2,15 +2,19 @@
 
 use std::process::ExitCode;
 
-use fedbandit_tests::soak;
+use fedbandit_tests::{planted, soak, storage};
 
 const HELP: &str = "\
 usage: fedbandit-tests budget [--write]
        fedbandit-tests soak --seeds N [--first S] [--verbose | --write]
+       fedbandit-tests storage [--short | --write]
+       fedbandit-tests planted [--write]
 
   budget    what the agent costs on each Cortex-M core: RAM, flash, instructions under QEMU.
             Fails if a number is above its limit or differs from core/budget.csv.
   soak      the service and its devices in N worlds of faults, from seed S (1) on. Fails with the first seed that is wrong.
+  storage   the store on a disk that stops or fails at every operation, its recovery included, for some minutes
+  planted   one bug after the other is planted, and must be found; builds into target/planted
   --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them
 ";
 
@@ -24,6 +28,11 @@ fn main() -> ExitCode {
             Some(wanted) => soak::run(wanted),
             None => return usage(),
         },
+        ["storage"] => storage::run(storage::ALL, false),
+        ["storage", "--short"] => storage::run(storage::SHORT, false),
+        ["storage", "--write"] => storage::run(storage::ALL, true),
+        ["planted"] => planted::run(false),
+        ["planted", "--write"] => planted::run(true),
         ["--help" | "-h"] => Ok(HELP.to_owned()),
         _ => return usage(),
     };

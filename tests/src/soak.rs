@@ -1,6 +1,7 @@
 //! Many worlds of faults, one after the other.
 
 use crate::faults::{self, Outcome};
+use crate::record::{self, thousands};
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,34 @@ pub fn seeds(first: u64, count: u64, verbose: bool) -> Result<Outcome, String> {
 /// # Errors
 /// As [`seeds`].
 pub fn run(wanted: Wanted) -> Result<String, String> {
-    let Wanted { seeds: count, first, verbose, .. } = wanted;
+    let Wanted { seeds: count, first, verbose, write } = wanted;
     let outcome = seeds(first, count, verbose)?;
-    Ok(format!("{count} seeds from {first}: {outcome:?}\n"))
+    let text = table(first, count, &outcome);
+    if write {
+        record::write("soak", "fedbandit-tests soak --seeds 10000 --write", &text)?;
+    }
+    Ok(text)
+}
+
+fn table(first: u64, count: u64, outcome: &Outcome) -> String {
+    let rows = [
+        ("worlds, each of its own seed", count),
+        ("worlds in which something did not hold", 0),
+        ("episodes", outcome.episodes),
+        ("summaries stored", outcome.summaries),
+        ("acknowledgements and models checked", outcome.checked),
+        ("starts of the service", outcome.starts),
+        ("of these, or of its commits, ended by the disk", outcome.troubles),
+        ("restarts of devices", outcome.restarts),
+        ("frames lost, doubled or damaged", outcome.harmed),
+        ("frames of hostile devices", outcome.abuses),
+        ("simulated hours", outcome.seconds / 3_600),
+    ];
+    let rows: String = rows.map(|(what, number)| format!("| {what} | {} |\n", thousands(number))).concat();
+    let last = first + count - 1;
+    format!(
+        "| seeds {first} to {} | |\n|---|---:|\n{rows}\nThe hash of all traces is `{:016x}`.\n",
+        thousands(last),
+        outcome.trace
+    )
 }

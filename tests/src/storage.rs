@@ -1,14 +1,21 @@
 //! The store's contract on a disk that stops at any operation: what was promised is there, whole and in order, and of what
 //! was under way all or nothing.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fedbandit::service::Link;
+use fedbandit::service::event::Event;
+use fedbandit::service::identity::Master;
 use fedbandit::service::redb::File;
+use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
+use fedbandit::service::worker::settle;
+use fedbandit::simulation::Config;
+use fedbandit_core::wire::{Message, Summary, max_frame_len};
 
 use crate::chance::Chance;
 use crate::disk::{Change, Disk, Tail, Trouble, after_power_cut};
+use crate::record::{self, thousands};
 
 /// A step of a store's life.
 #[derive(Clone, Debug)]
@@ -37,6 +44,11 @@ pub struct Extent {
     pub recoveries: usize,
 }
 
+/// What a test can wait for.
+pub const SHORT: Extent = Extent { steps: 30, every: 7, recoveries: 61 };
+/// Every operation.
+pub const ALL: Extent = Extent { steps: 150, every: 1, recoveries: 40 };
+
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
@@ -48,16 +60,30 @@ pub struct Tried {
     pub recoveries: usize,
     /// Operations that failed with an error.
     pub errors: usize,
+    /// The same under a service.
+    pub service_errors: usize,
 }
 
-impl fmt::Display for Tried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cuts, images, recoveries, errors } = self;
-        write!(
-            f,
-            "{cuts} cut points, {recoveries} cuts during recovery, {errors} failed operations, {images} disks opened again"
-        )
+/// The command.
+///
+/// # Errors
+/// As [`check`].
+pub fn run(extent: Extent, write: bool) -> Result<String, String> {
+    let tried = check(1, extent)?;
+    let rows = [
+        ("power cuts, after every change to the disk", tried.cuts),
+        ("power cuts during a recovery, at every operation of it", tried.recoveries),
+        ("operations of the store that fail, by error or for want of room, each", tried.errors),
+        ("operations of the service's store that fail, the same", tried.service_errors),
+        ("disks that were opened again and had what was promised", tried.images),
+        ("disks that had not", 0),
+    ];
+    let rows = rows.map(|(what, number)| format!("| {what} | {} |\n", thousands(number as u64))).concat();
+    let text = format!("| {} commits | |\n|---|---:|\n{rows}", extent.steps);
+    if write {
+        record::write("storage", "fedbandit-tests storage --write", &text)?;
     }
+    Ok(text)
 }
 
 /// Tries it all. An error says what did not hold.
@@ -70,6 +96,7 @@ pub fn check(seed: u64, extent: Extent) -> Result<Tried, String> {
     let mut tried = Tried::default();
     cut_everywhere(&steps, extent, &mut chance, &mut tried)?;
     fail_everywhere(&steps[..extent.steps.min(40)], extent, &mut chance, &mut tried)?;
+    fail_service_everywhere(extent, &mut chance, &mut tried)?;
     Ok(tried)
 }
 
@@ -234,6 +261,81 @@ fn fail_everywhere(steps: &[Step], extent: Extent, chance: &mut Chance, tried: &
                 let again = disk.after_power_cut(kind, chance);
                 reopen(&again, steps, promised)
                     .map_err(|why| format!("{trouble:?} at operation {operation}, tail {kind:?}: {why}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Agents and episodes of the service whose disk fails.
+const AGENTS: u32 = 3;
+const EPISODES: u32 = 6;
+
+/// A service that lives through all its episodes, or until its store fails. What it acknowledged is told.
+fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> {
+    let master = Master::from_bytes(&[5; 32]).ok_or("no master")?;
+    let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    let registry = Registry { run: 1, dimension: 2, devices: (1..=AGENTS).map(enrolled).collect() };
+    let config =
+        Config { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), corrupt: 0.0, ..Config::default() };
+    let timing = Timing { patience: 1_000, window: 1, unix_seconds: 0 };
+    let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
+    let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
+    for (episode, agent) in (1..=EPISODES).flat_map(|episode| (1..=AGENTS).map(move |agent| (episode, agent))) {
+        let identity = master.identity(1, agent, 2);
+        let (gram, feature_sum) = ([2.0, 0.5, 1.0], [1.0, agent as f32 / 4.0]);
+        let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
+        let message = Message::Summary(Summary { episode, steps: 4, reward_sum: 1.0, gram, feature_sum });
+        let mut frame = [0; max_frame_len(2)];
+        let length = identity.encode(&message, &mut frame).map_err(|error| error.to_string())?;
+        service.handle(Link(agent.into()), &mut frame[..length]).map_err(|reason| format!("{reason:?}"))?;
+        settle(&mut service, &mut store, 0).map_err(|error| error.to_string())?;
+        while let Some(outgoing) = service.poll() {
+            let identity = master.identity(1, outgoing.link.0 as u32, 2);
+            if let Ok(Message::Ack { episode }) = identity.decode(&outgoing.frame) {
+                acknowledged.push((identity.agent, episode));
+            }
+        }
+    }
+    if service.is_over() { Ok(()) } else { Err("its episodes are not over".into()) }
+}
+
+/// Every operation of a service's store fails once. The service ends with an error; started again it has all that it
+/// acknowledged, and comes to its end.
+fn fail_service_everywhere(extent: Extent, chance: &mut Chance, tried: &mut Tried) -> Result<(), String> {
+    for trouble in [Trouble::Error, Trouble::Full] {
+        for operation in (0..).step_by(extent.every) {
+            let disk = Disk::with_store();
+            disk.expect(operation, trouble);
+            let mut acknowledged = Vec::new();
+            let outcome = serve(&disk, &mut acknowledged);
+            if !disk.had_trouble() {
+                outcome?;
+                break;
+            }
+            let failed = |why: String| format!("{trouble:?} at operation {operation} of a service: {why}");
+            tried.service_errors += 1;
+            let done = acknowledged.len() == (AGENTS * EPISODES) as usize;
+            if outcome.is_ok() && !done {
+                return Err(failed("it goes on".into()));
+            }
+            for kind in Tail::ALL {
+                tried.images += 1;
+                let again = disk.after_power_cut(kind, chance);
+                let mut stored = Vec::new();
+                let store = File::on(again.clone()).map_err(|error| failed(error.to_string()))?;
+                store
+                    .replay(&mut |bytes| {
+                        if let Some(Event::Summary { agent, episode, .. }) = Event::from_bytes(bytes, 2) {
+                            stored.push((agent, episode));
+                        }
+                    })
+                    .map_err(|error| failed(error.to_string()))?;
+                drop(store);
+                if let Some(lost) = acknowledged.iter().find(|pair| !stored.contains(pair)) {
+                    return Err(failed(format!("tail {kind:?}: {lost:?} was acknowledged and is lost")));
+                }
+                serve(&again, &mut Vec::new()).map_err(|why| failed(format!("tail {kind:?}, started again: {why}")))?;
             }
         }
     }

@@ -211,3 +211,60 @@ fn judge(verdicts: &Verdicts, link: Link, result: Result<(), Dropped>) {
         Err(_) => *verdicts.entry(link).or_default() += 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::service::identity::Master;
+    use crate::service::setup::{self, Enrolled, Registry, Timing};
+    use crate::service::store::Memory;
+    use crate::simulation::Config;
+
+    /// A store that takes no event before it is let go, and then none.
+    struct Stuck {
+        entered: Sender<()>,
+        let_go: Receiver<()>,
+    }
+
+    impl Store for Stuck {
+        fn append(&mut self, _: &[Vec<u8>]) -> Result<(), StoreError> {
+            let _ = self.entered.send(());
+            let _ = self.let_go.recv();
+            Err(std::io::Error::other("it was stuck").into())
+        }
+
+        fn replay(&self, _: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn value(&self, _: &str) -> Result<Option<Vec<u8>>, StoreError> {
+            Ok(None)
+        }
+
+        fn set_value(&mut self, _: &str, _: &[u8]) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.
+    #[test]
+    fn a_slow_store_holds_up_links_and_fills_no_memory() {
+        let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+        let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
+        let master = Master::from_bytes(&[1; 32]).unwrap();
+        let timing = Timing { patience: 1_000, window: 0, unix_seconds: 0 };
+        let service = setup::start(&mut Memory::default(), &Config::default(), &registry, &master, timing, 0).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+        let ((entered, has_entered), (go, let_go)) = (channel(), channel());
+        let (door, worker) = runtime.block_on(async { start(service, Box::new(Stuck { entered, let_go }), |_| {}) });
+        // The first release is on its way into the store.
+        has_entered.recv().unwrap();
+        let frame = || door.sender.try_send(Inbound::Frame(Link(0), Vec::new(), None));
+        let waiting = (0..2 * WAITING).take_while(|_| frame().is_ok()).count();
+        assert!(waiting <= WAITING, "{waiting} frames wait");
+        drop(go);
+        assert!(matches!(runtime.block_on(worker).unwrap(), Err(ServeError::Store(_))));
+    }
+}

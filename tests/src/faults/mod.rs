@@ -65,6 +65,8 @@ pub struct Outcome {
     pub harmed: u64,
     /// Frames of hostile devices.
     pub abuses: u64,
+    /// Simulated seconds.
+    pub seconds: u64,
 }
 
 impl Outcome {
@@ -81,6 +83,7 @@ impl Outcome {
             troubles: self.troubles + other.troubles,
             harmed: self.harmed + other.harmed,
             abuses: self.abuses + other.abuses,
+            seconds: self.seconds + other.seconds,
         }
     }
 }
@@ -295,6 +298,7 @@ impl World {
         self.outcome.episodes = episodes as u64;
         self.outcome.summaries = summaries as u64;
         self.outcome.checked = self.oracle.checked;
+        self.outcome.seconds = self.now / 1000;
         self.outcome.trace = self.trace.hash;
         Ok(self.outcome)
     }
