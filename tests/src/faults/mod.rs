@@ -479,6 +479,10 @@ impl World {
                     return Err(format!("the service ends without reason: {error}"));
                 }
                 self.oracle.verdict()?;
+                // Even what it had to say by then depends on nothing that is not stored.
+                while let Some(outgoing) = service.poll() {
+                    self.oracle.sent(&outgoing)?;
+                }
                 self.outcome.troubles += 1;
                 self.trace.note(self.now, || format!("the service ends: {error}"), &[]);
                 self.crash();
