@@ -514,7 +514,7 @@ impl World {
             }
             read.map_err(|wrong| format!("WRONG {wrong}"))?;
             let mut watched = Watched { store: &mut store, oracle: &mut world.oracle };
-            let World { config, registry, master, timing, .. } = world;
+            let Self { config, registry, master, timing, .. } = world;
             let service =
                 start(&mut watched, config, registry, master, *timing, 0).map_err(|error| error.to_string())?;
             Ok::<_, String>((service, store))

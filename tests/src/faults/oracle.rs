@@ -205,7 +205,7 @@ impl Oracle {
             let (there, promised) = (found.len(), self.stored.len());
             return Err(format!("{there} events are there, {promised} were promised, {} under way", under_way.len()));
         }
-        self.promised(&more.to_vec());
+        self.promised(more);
         let mut changed = self.values.clone();
         changed.extend(self.value_in_flight.take());
         if values != self.values && values != changed {
