@@ -90,6 +90,14 @@ embedded_cargo() {
   if [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ]; then RUSTUP_TOOLCHAIN=$FEDBANDIT_EMBEDDED_TOOLCHAIN cargo "$@"; else cargo "$@"; fi
 }
 
+# Tests of the whole workspace, built with the same features each time: `checks -p PACKAGE` would build all of it anew.
+checks() { cargo test --locked --workspace --all-features --profile checks "$@"; }
+
+# The long measurements behind the documentation.
+measure() {
+  cargo build --locked --workspace --all-features --profile checks -q --bin fedbandit-tests && target/checks/fedbandit-tests "$@"
+}
+
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 step_setup() { setup_qemu; }
@@ -113,15 +121,15 @@ step_test() {
   setup_host && apt_install python3 python3 || return
   apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients && apt_install socat socat || return
   cargo test --locked -p fedbandit-core --all-features || return
-  cargo test --locked -p fedbandit-core -p fedbandit --all-features --release
+  checks --exclude fedbandit-tests
 }
 
-step_faults() { setup_host && cargo test --locked --release -p fedbandit-tests --test faults --test storage; }
+step_faults() { setup_host && checks --test faults --test storage; }
 
 step_page() {
   setup_host || return
   apt_install chromium chromium || { skip "Chromium cannot be had here"; return; }
-  cargo test --locked --release -p fedbandit --test page -- --ignored
+  checks --test page -- --ignored
 }
 
 step_docs() { setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features; }
@@ -133,19 +141,19 @@ step_nostd() {
     embedded_cargo build --locked -q -p fedbandit-core --target "$target" || return
     embedded_cargo build --locked -q -p fedbandit-core --target "$target" --features defmt,serde,sealed || return
   done
-  cargo test --locked --release -p fedbandit-tests --test panic_free
+  checks --test panic_free
 }
 
 step_qemu() {
   setup_qemu && apt_install /usr/sbin/mosquitto mosquitto || return
-  cargo test --locked --release -p fedbandit-tests --test qemu --test qemu_can_fail --test device --test fleet
+  checks --test qemu --test qemu_can_fail --test device --test fleet
 }
 
 step_python() {
-  setup_host && apt_install python3 python3 && cargo test --locked --release -p fedbandit-tests --test python_device
+  setup_host && apt_install python3 python3 && checks --test python_device
 }
 
-step_budget() { setup_qemu && cargo run --locked --release -q -p fedbandit-tests -- budget "$@"; }
+step_budget() { setup_qemu && measure budget "$@"; }
 
 step_miri() {
   setup_host || return
@@ -168,11 +176,11 @@ step_bench() {
 
 step_soak() {
   setup_host || return
-  cargo run --locked --release -q -p fedbandit-tests -- soak --seeds 10000 "$@" &&
-    cargo run --locked --release -q -p fedbandit-tests -- storage "$@"
+  measure soak --seeds 10000 "$@" &&
+    measure storage "$@"
 }
 
-step_planted() { setup_host && cargo run --locked --release -q -p fedbandit-tests -- planted "$@"; }
+step_planted() { setup_host && measure planted "$@"; }
 
 step_claims() {
   setup_host && cargo build --locked --release -p fedbandit || return
