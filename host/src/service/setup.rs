@@ -92,6 +92,8 @@ pub struct Terms {
     pub run: u32,
     /// Who is enrolled.
     pub agents: Vec<u32>,
+    /// Whose keys are for sealed frames.
+    pub sealed: Vec<u32>,
     /// W.
     pub window: u32,
     /// How it learns.
@@ -166,9 +168,10 @@ pub fn start(
     now: u64,
 ) -> Result<Service, StartError> {
     let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
+    let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
     let config = Config { agents: agents.len(), dim: registry.dimension.into(), ..config.clone() };
     config.check()?;
-    let terms = Terms { schema: SCHEMA, run: registry.run, agents, window: timing.window, config };
+    let terms = Terms { schema: SCHEMA, run: registry.run, agents, sealed, window: timing.window, config };
     agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
     let events = events(store, &terms)?;
