@@ -290,3 +290,25 @@ fn the_documentation_is_up_to_date() {
     }
     refuses(&here.0, "reproduce --out docs nonsense", 2, "invalid value 'nonsense'");
 }
+
+/// The same version in results and in `--version`; a manual page for every command that the help names, and completions for it.
+#[test]
+fn the_program_tells_of_itself() {
+    let here = Directory::new("itself");
+    let version = stdout(&here.0, "--version");
+    let version = version.trim().strip_prefix("fedbandit ").unwrap();
+    assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
+    assert_eq!(json(&here.0, &format!("simulate {SMALL} --aggregator mean"))["version"], version);
+    stdout(&here.0, "man --out pages");
+    let completions = stdout(&here.0, "completions bash");
+    let help = stdout(&here.0, "--help");
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands =
+        commands.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
+    let mut pages = BTreeSet::from(["fedbandit.1".to_owned()]);
+    for command in commands.filter(|command| *command != "help") {
+        assert!(completions.contains(&format!("fedbandit,{command})")), "{command}");
+        pages.insert(format!("fedbandit-{command}.1"));
+    }
+    assert_eq!(here.names("pages"), pages);
+}

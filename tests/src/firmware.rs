@@ -97,7 +97,10 @@ pub fn build_host() -> Result<PathBuf, String> {
     let mut cargo = Command::new("cargo");
     // As ./ci.sh builds its tests, so that most of it is there.
     cargo.current_dir(repository()).args(["build", "--locked", "--quiet", "--workspace", "--all-features"]);
-    let output = cargo.args(["--profile", "checks", "--bin", "fedbandit"]).output().map_err(|error| format!("cargo does not start: {error}"))?;
+    let output = cargo
+        .args(["--profile", "checks", "--bin", "fedbandit"])
+        .output()
+        .map_err(|error| format!("cargo does not start: {error}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }

@@ -14,6 +14,7 @@ mod options;
 mod privacy;
 mod reproduce;
 mod serve;
+mod shell;
 mod simulate;
 mod status;
 mod sweep;
@@ -39,9 +40,12 @@ Exit codes:
   74  a file cannot be read or written
   78  the configuration makes no sense";
 
+/// With the commit, where it is known.
+const VERSION: &str = env!("FEDBANDIT_VERSION");
+
 /// Byzantine-robust federated linear bandits for microcontroller fleets.
 #[derive(Parser)]
-#[command(version, after_help = EXIT_CODES)]
+#[command(version = VERSION, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -61,6 +65,8 @@ enum Command {
     Revoke(enroll::RevokeArgs),
     Status(status::Args),
     Export(export::Args),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
 }
 
 /// Why a command has no result; each kind has its exit code.
@@ -123,6 +129,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Revoke(args) => args.run(),
         Command::Status(args) => args.run(),
         Command::Export(args) => args.run(),
+        Command::Completions(args) => args.run(),
+        Command::Man(args) => args.run(),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }

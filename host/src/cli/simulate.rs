@@ -9,7 +9,7 @@ use fedbandit::simulation::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::options::{Experiment, Options, read};
-use super::{EXIT_CODES, Failure, print, write, write_file};
+use super::{EXIT_CODES, Failure, VERSION, print, write, write_file};
 
 const HELP: &str = "\
 Without options this is a demonstration: 100 agents, 30 of which collude, once with each of four aggregators; the
@@ -63,7 +63,7 @@ impl Args {
         if self.json {
             let runs: Vec<&Outcome> = records.iter().map(|record| &record.outcome).collect();
             return print(&serde_json::json!({
-                "version": env!("CARGO_PKG_VERSION"), "config": experiment.config, "runs": runs,
+                "version": VERSION, "config": experiment.config, "runs": runs,
             }));
         }
         write(&report::text_table(&records[..main].iter().collect::<Vec<_>>()).trim_end())?;
@@ -126,7 +126,7 @@ pub(super) fn run_with_progress(
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} % of {human_len} agent-steps, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let record = |index: usize, outcome: &Outcome| Record {
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: VERSION.into(),
         config: jobs[index].config.clone(),
         outcome: outcome.clone(),
     };
