@@ -9,6 +9,7 @@ use crate::privacy::Plan;
 use crate::privacy::calibration::NoiseBound;
 use crate::rule::{OfMeans, Rule, Schedule, Separate};
 use crate::schedule::{Alone, Calibrated, Inexact, Number, StreamNoise, Theorem};
+use crate::whitened::{Assumptions, Whitened};
 use rand_pcg::rand_core::Rng;
 
 /// ε of the theorems that allow for an inexact oracle.
@@ -26,13 +27,29 @@ impl Config {
 
     /// The rule on streams of units: of groups, where there are groups.
     pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        if let Some(centre) = self.aggregator.whitened() {
+            return Ok(Box::new(Whitened::new(
+                centre,
+                Assumptions {
+                    corruption: self.design_corruption(),
+                    noise: self.rewards.noise(),
+                    theta_bound: self.theta_norm,
+                    stream_noise: self.stream_noise()?,
+                },
+            )));
+        }
         let f = corrupted(self.design_corruption(), self.agents);
         let schedule = self.schedule()?;
         Ok(match self.aggregator {
             AggregatorName::GeometricMedian | AggregatorName::MedianOfMeans => {
                 separate(GeometricMedian::new(self.tolerance()), schedule)
             }
-            AggregatorName::Mean | AggregatorName::Oracle | AggregatorName::Solo => separate(Mean, schedule),
+            AggregatorName::Mean
+            | AggregatorName::Oracle
+            | AggregatorName::Solo
+            | AggregatorName::WhitenedFilter
+            | AggregatorName::WhitenedMedian
+            | AggregatorName::WhitenedOracle => separate(Mean, schedule),
             AggregatorName::CoordinateMedian => separate(CoordinateMedian, schedule),
             AggregatorName::TrimmedMean => separate(TrimmedMean { f }, schedule),
             AggregatorName::Krum => separate(Krum { f }, schedule),

@@ -1,0 +1,438 @@
+//! Beyond the paper: a rule in whitened coordinates, with a spectral filter and a width of its own.
+//!
+//! The paper's rule takes the median of the V̂_i and of the v̂_i in their own units. A direction that is rarely explored then
+//! has an error as large as all others, and a width that does not shrink with the number of agents. Here Gram matrices are
+//! compared relative to each other and agents by their residuals v̂_i − V̂_iθ, in units of their own noise. What is proven
+//! of it and what is not stands in docs/theory.md.
+
+use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+
+use nalgebra::{DMatrix, DVector};
+use rayon::prelude::*;
+
+use crate::aggregate::{
+    Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, Tolerance, certify, distance,
+};
+use crate::rule::{Estimate, Parameters, Rule};
+use crate::schedule::StreamNoise;
+use crate::streams::Streams;
+use crate::symmetric;
+
+/// How [`Whitened`] finds the centre of whitened points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Centre {
+    /// The spectral filter, and a width for each direction.
+    Filter,
+    /// The geometric median, and one width for all directions.
+    Median,
+    /// The mean, with the width of the filter: what the rule would do if it knew who is honest. One liar can move it anywhere.
+    Mean,
+}
+
+/// What [`Whitened`] has to be told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Assumptions {
+    /// a: the share of units that may be corrupted, below 1/2.
+    pub corruption: f64,
+    /// R > 0: the reward's noise is R-sub-Gaussian.
+    pub noise: f64,
+    /// S ≥ ‖θ*‖₂.
+    pub theta_bound: f64,
+    /// What noise there is in a stream.
+    pub stream_noise: Option<StreamNoise>,
+}
+
+/// The rules `whitened-filter` and `whitened-median`, for n units, a share a of which may be corrupted:
+///
+/// 1. G is the geometric median of the V̂_i. Twice: with Λ = G + λI = LLᵀ, G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all
+///    directions count alike. Λ = G + λI, where λ = [`LAMBDA`], or more with privacy.
+/// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + L⁻ᵀ(m − λL⁻¹θ). The centre is the geometric
+///    median in the first round and the filter from then on. Done when m moves θ by no more than R/100 in the norm of Λ.
+/// 3. The filter weighs all z_i alike, but those farther from their median than R(√d + √(2 ln 10n)) not at all. While the largest
+///    eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R², W being the sum of weights: s_i is the square of
+///    z_i − m along its eigenvector, and w_i ← w_i(1 − s_i/max s). If less than max(n(1 − 2a), n/4) of W would be left, or after
+///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
+/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of three (see [`outer_sum`]). What liars can do that C
+///    does not show, a/(1 − a)·(C − (1 − a)γR²(I − λL⁻¹L⁻ᵀ))₊ with γ = (1 − √(d/(1 − a)n))²₊; the noise of honest units, a
+///    ball of radius R√(d/(1 − a)n); the bias, λ²S²L⁻¹L⁻ᵀ.
+///
+/// If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
+/// variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
+/// done to the mean. The agent's √(xᵀPx) is its β‖x‖ in the norm of Λ⁻¹, with β = 1 and Λ = P⁻¹, so that nothing changes for
+/// devices.
+///
+/// The answer is a function of the streams, up to the tolerance of the medians: nothing else is kept from one episode to the next.
+#[derive(Debug)]
+pub struct Whitened {
+    centre: Centre,
+    assumptions: Assumptions,
+    raw: GeometricMedian,
+    relative: GeometricMedian,
+    residual: GeometricMedian,
+    /// The L⁻¹V̂_iL⁻ᵀ, in the scaled packing.
+    grams: Vec<f64>,
+    /// The z_i.
+    residuals: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+/// λ without privacy.
+pub const LAMBDA: f64 = 0.1;
+
+/// How often θ is improved at most.
+pub const ROUNDS: usize = 6;
+
+/// How often a filter lowers weights at most.
+pub const PASSES: usize = 100;
+
+/// How far above the largest eigenvalue of noise alone the filter stops.
+const SLACK: f64 = 1.1;
+
+/// Of medians that only choose coordinates.
+const COARSE: Tolerance = Tolerance::Relative(1e-3);
+
+const FINE: Tolerance = Tolerance::Relative(1e-6);
+
+/// Rows that a thread takes at a time.
+const CHUNK: usize = 256;
+
+impl Whitened {
+    /// The rule; see [`Assumptions`] for what makes sense.
+    pub fn new(centre: Centre, assumptions: Assumptions) -> Self {
+        let [raw, relative, residual] = [COARSE, FINE, FINE].map(GeometricMedian::new);
+        let (grams, residuals, weights) = (Vec::new(), Vec::new(), Vec::new());
+        Self { centre, assumptions, raw, relative, residual, grams, residuals, weights }
+    }
+
+    /// λ. Noise of deviation ν in each coordinate of a release adds up to ν²(1 + S²) to the variance of a residual, which is that of
+    /// ν²(1 + S²)/R² more steps in every direction; and Λ must not be lost in the noise of its own median.
+    fn lambda(&self, episode: u32, units: usize, dimension: usize) -> f64 {
+        let Assumptions { corruption, noise, theta_bound, stream_noise } = self.assumptions;
+        let Some(stream_noise) = stream_noise else { return LAMBDA };
+        let one = stream_noise.of_mean(episode, 1.0);
+        let steps = one.vector.powi(2) * (1.0 + theta_bound.powi(2)) / (dimension as f64 * noise.powi(2));
+        let shift = corruption / (1.0 - 2.0 * corruption).sqrt() * one.frobenius + one.spectral / (units as f64).sqrt();
+        LAMBDA.max(steps).max(shift)
+    }
+
+    /// G.
+    fn gram(&mut self, streams: &Streams, lambda: f64) -> Result<DMatrix<f64>, AggregateError> {
+        let d = streams.dimension();
+        if self.centre == Centre::Mean {
+            return Ok(symmetric::matrix(&Mean.aggregate(&streams.gram)?.point, d));
+        }
+        let mut gram = symmetric::matrix(&self.raw.aggregate(&streams.gram)?.point, d);
+        for _ in 0..2 {
+            let Some((factor, _)) = factor(&gram, lambda) else { break };
+            self.whiten(&streams.gram, &inverse(&factor));
+            let Ok(points) = Points::new(&self.grams[..], streams.gram.dimension()) else { break };
+            let relative = symmetric::matrix(&self.relative.aggregate(&points)?.point, d);
+            gram = symmetrised(&factor * relative * factor.transpose());
+        }
+        Ok(gram)
+    }
+
+    /// All L⁻¹V̂_iL⁻ᵀ, given the rows of L⁻¹.
+    fn whiten(&mut self, grams: &Points<'_>, inverse: &[f64]) {
+        let (p, d) = (grams.dimension(), inverse.len().isqrt());
+        self.grams.resize(grams.values().len(), 0.0);
+        let rows = grams.values().par_chunks(CHUNK * p).zip(self.grams.par_chunks_mut(CHUNK * p));
+        rows.for_each(|(grams, whitened)| {
+            let [mut full, mut half] = [0; 2].map(|_| vec![0.0; d * d]);
+            for (gram, whitened) in grams.chunks_exact(p).zip(whitened.chunks_exact_mut(p)) {
+                unpack(gram, &mut full, d);
+                for (i, row) in half.chunks_exact_mut(d).enumerate() {
+                    row.fill(0.0);
+                    for (k, full) in full.chunks_exact(d).enumerate().take(i + 1) {
+                        let factor = inverse[i * d + k];
+                        row.iter_mut().zip(full).for_each(|(sum, value)| *sum += factor * value);
+                    }
+                }
+                let places = (0..d).flat_map(|i| (i..d).map(move |j| (i, j)));
+                for (value, (i, j)) in whitened.iter_mut().zip(places) {
+                    let product = dot(&half[i * d..][..=j], &inverse[j * d..][..=j]);
+                    *value = if i == j { product } else { SQRT_2 * product };
+                }
+            }
+        });
+    }
+
+    /// All z_i at θ.
+    fn residuals(&mut self, streams: &Streams, inverse: &[f64], theta: &DVector<f64>) {
+        let (d, p) = (theta.len(), streams.gram.dimension());
+        self.residuals.resize(streams.feature_sum.values().len(), 0.0);
+        let rows = streams.gram.values().par_chunks(CHUNK * p).zip(streams.feature_sum.values().par_chunks(CHUNK * d));
+        rows.zip(self.residuals.par_chunks_mut(CHUNK * d)).for_each(|((grams, sums), residuals)| {
+            let mut difference = vec![0.0; d];
+            let rows = grams.chunks_exact(p).zip(sums.chunks_exact(d)).zip(residuals.chunks_exact_mut(d));
+            for ((gram, sum), residual) in rows {
+                difference.copy_from_slice(sum);
+                let mut rest = gram;
+                for i in 0..d {
+                    let (row, below) = rest.split_at(d - i);
+                    let mut own = row[0] * theta[i];
+                    for (j, value) in row.iter().enumerate().skip(1) {
+                        own += value * FRAC_1_SQRT_2 * theta[i + j];
+                        difference[i + j] -= value * FRAC_1_SQRT_2 * theta[i];
+                    }
+                    difference[i] -= own;
+                    rest = below;
+                }
+                for (i, value) in residual.iter_mut().enumerate() {
+                    *value = dot(&inverse[i * d..][..=i], &difference[..=i]);
+                }
+            }
+        });
+        // What overflowed counts as nothing, as everywhere.
+        self.residuals.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
+    }
+
+    /// θ, and the z_i's spread around their centre.
+    fn solve(
+        &mut self,
+        streams: &Streams,
+        factor: &DMatrix<f64>,
+        lambda: f64,
+    ) -> Result<(DVector<f64>, DMatrix<f64>), AggregateError> {
+        let d = streams.dimension();
+        let inverse = inverse(factor);
+        let rows = DMatrix::from_row_slice(d, d, &inverse);
+        let mut theta = DVector::zeros(d);
+        let mut spread = DMatrix::zeros(d, d);
+        for round in 0..ROUNDS {
+            self.residuals(streams, &inverse, &theta);
+            let centre = match self.centre {
+                Centre::Mean => self.weighted(|_| 1.0, d),
+                Centre::Filter if round > 0 => self.filtered(d)?,
+                Centre::Filter | Centre::Median => Cloud { mean: self.median(d)?, spread, weight: 0.0 },
+            };
+            let step = centre.mean - &rows * &theta * lambda;
+            theta += rows.tr_mul(&step);
+            spread = centre.spread;
+            if round > 0 && step.norm() <= 0.01 * self.assumptions.noise {
+                break;
+            }
+        }
+        Ok((theta, spread))
+    }
+
+    fn median(&mut self, d: usize) -> Result<DVector<f64>, AggregateError> {
+        let Ok(points) = Points::new(&self.residuals[..], d) else { return Err(AggregateError::Empty) };
+        Ok(self.residual.aggregate(&points)?.point.into())
+    }
+
+    /// Weight, mean and covariance of the z_i, of which each has a weight.
+    fn weighted(&self, weight: impl Fn(usize) -> f64, d: usize) -> Cloud {
+        // Around some point nearby, so that nothing cancels.
+        let origin = &self.residuals[..d];
+        let (mut total, mut sum, mut squares) = (0.0, vec![0.0; d], vec![0.0; d * d]);
+        let mut difference = vec![0.0; d];
+        for (i, row) in self.residuals.chunks_exact(d).enumerate() {
+            let weight = weight(i);
+            if weight == 0.0 {
+                continue;
+            }
+            total += weight;
+            for ((difference, value), (origin, sum)) in difference.iter_mut().zip(row).zip(origin.iter().zip(&mut sum))
+            {
+                *difference = value - origin;
+                *sum += weight * *difference;
+            }
+            for (row, left) in squares.chunks_exact_mut(d).zip(&difference) {
+                let factor = weight * left;
+                row.iter_mut().zip(&difference).for_each(|(sum, right)| *sum += factor * right);
+            }
+        }
+        let offset = DVector::from_vec(sum) / total;
+        let spread = DMatrix::from_row_slice(d, d, &squares) / total - &offset * offset.transpose();
+        Cloud { mean: DVector::from_column_slice(origin) + offset, spread, weight: total }
+    }
+
+    /// Step 3.
+    fn filtered(&mut self, d: usize) -> Result<Cloud, AggregateError> {
+        let Assumptions { corruption: a, noise, .. } = self.assumptions;
+        let centre = self.median(d)?;
+        let n = self.residuals.len() as f64 / d as f64;
+        let far = noise * ((d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
+        let mut weights = std::mem::take(&mut self.weights);
+        weights.clear();
+        let near = |row: &[f64]| if distance(row, centre.as_slice()) <= far { 1.0 } else { 0.0 };
+        weights.extend(self.residuals.chunks_exact(d).map(near));
+        if weights.iter().all(|weight| *weight == 0.0) {
+            weights.fill(1.0);
+        }
+        let least = (n * (1.0 - 2.0 * a)).max(n / 4.0);
+        let mut best: Option<(f64, Cloud)> = None;
+        for _ in 0..PASSES {
+            let cloud = self.weighted(|i| weights[i], d);
+            let edge = (1.0 + (d as f64 / cloud.weight).sqrt()).powi(2);
+            let (value, direction) = largest_eigenpair(&cloud.spread);
+            let along = |row: &[f64]| (dot(row, direction.as_slice()) - cloud.mean.dot(&direction)).powi(2);
+            let rows = || self.residuals.chunks_exact(d).zip(&weights).filter(|(_, weight)| **weight > 0.0);
+            let most = rows().map(|(row, _)| along(row)).fold(0.0, f64::max);
+            let left: f64 = rows().map(|(row, weight)| weight * (1.0 - along(row) / most)).sum();
+            let done = value <= SLACK * edge * noise * noise || !(most > 0.0);
+            if best.as_ref().is_none_or(|(least, _)| done || value / edge < *least) {
+                best = Some((value / edge, cloud.clone()));
+            }
+            if done || left < least {
+                break;
+            }
+            for (row, weight) in self.residuals.chunks_exact(d).zip(&mut weights) {
+                *weight *= (1.0 - along(row) / most).max(0.0);
+            }
+        }
+        self.weights = weights;
+        best.map(|(_, cloud)| cloud).ok_or(AggregateError::Empty)
+    }
+
+    /// P in the coordinates of the z_i.
+    fn width(&self, factor: &DMatrix<f64>, spread: &DMatrix<f64>, lambda: f64, units: f64) -> DMatrix<f64> {
+        let Assumptions { corruption: a, noise, theta_bound, .. } = self.assumptions;
+        let d = factor.nrows() as f64;
+        let rows = DMatrix::from_row_slice(factor.nrows(), factor.nrows(), &inverse(factor));
+        let prior = symmetrised(&rows * rows.transpose() * lambda);
+        let bias = &prior * (lambda * theta_bound.powi(2));
+        let ball = |radius: f64| DMatrix::from_diagonal_element(factor.nrows(), factor.nrows(), radius * radius);
+        if self.centre == Centre::Median {
+            let kappa = a / (1.0 - 2.0 * a).sqrt();
+            return outer_sum(&[ball(noise * d.sqrt() * (kappa + 1.0 / units.sqrt())), bias]);
+        }
+        let honest = (1.0 - a) * units;
+        let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
+        let shown = (ball(1.0) - prior) * ((1.0 - a) * edge * noise * noise);
+        let hidden = positive_part(&symmetrised(spread - shown)) * (a / (1.0 - a));
+        outer_sum(&[hidden, ball(noise * (d / honest).sqrt()), bias])
+    }
+
+    fn parameters(
+        &mut self,
+        streams: &Streams,
+        factor: &DMatrix<f64>,
+        lambda: f64,
+    ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
+        let (theta, spread) = self.solve(streams, factor, lambda)?;
+        let width = self.width(factor, &spread, lambda, streams.gram.len() as f64);
+        let design = width.cholesky().map(|width| symmetrised(factor * width.inverse() * factor.transpose()));
+        let design = design.and_then(|design| symmetric::raise_eigenvalues(design, 0.0));
+        Ok(design.and_then(|(design, raised)| {
+            let parameters = Parameters::new(&theta, &design, 1.0)?;
+            Some((theta, parameters, raised))
+        }))
+    }
+}
+
+impl Rule for Whitened {
+    fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
+        let (d, units) = (streams.dimension(), streams.gram.len());
+        if units == 0 {
+            return Err(AggregateError::Empty);
+        }
+        let lambda = self.lambda(episode, units, d);
+        let gram = self.gram(streams, lambda)?;
+        let mut sum = vec![0.0; d];
+        let (mut parameters, mut raised) = (None, 0);
+        if let Some((factor, repaired)) = factor(&gram, lambda) {
+            raised = repaired;
+            if let Some((theta, found, more)) = self.parameters(streams, &factor, lambda)? {
+                sum = (&factor * factor.tr_mul(&theta)).as_slice().to_vec();
+                (parameters, raised) = (Some(found), raised + more);
+            }
+        }
+        let packed: Vec<f64> = symmetric::pack(&gram).collect();
+        let packed = symmetric::scaled(&packed, d).collect();
+        let gram: Aggregate = certify(&streams.gram, packed);
+        Ok(Estimate { parameters, lambda, raised, gram, feature_sum: certify(&streams.feature_sum, sum) })
+    }
+}
+
+/// Some of the z_i.
+#[derive(Clone, Debug)]
+struct Cloud {
+    mean: DVector<f64>,
+    spread: DMatrix<f64>,
+    weight: f64,
+}
+
+/// L with LLᵀ = G + λI, and how many eigenvalues of G had to be raised so that this is at least λ/2: none without noise,
+/// where G is a mean of Gram matrices.
+fn factor(gram: &DMatrix<f64>, lambda: f64) -> Option<(DMatrix<f64>, usize)> {
+    if symmetric::shifted(gram, lambda / 2.0).cholesky().is_some() {
+        return Some((symmetric::shifted(gram, lambda).cholesky()?.l(), 0));
+    }
+    let (design, raised) = symmetric::raise_eigenvalues(symmetric::shifted(gram, lambda), lambda / 2.0)?;
+    Some((design.cholesky()?.l(), raised))
+}
+
+/// The rows of L⁻¹, one after the other.
+fn inverse(factor: &DMatrix<f64>) -> Vec<f64> {
+    let mut inverse = DMatrix::identity(factor.nrows(), factor.nrows());
+    // A Cholesky factor has a positive diagonal.
+    factor.solve_lower_triangular_mut(&mut inverse);
+    inverse.transpose().as_slice().to_vec()
+}
+
+/// The full matrix of a scaled packing, row by row.
+fn unpack(scaled: &[f64], full: &mut [f64], d: usize) {
+    let mut rest = scaled;
+    for i in 0..d {
+        let (row, below) = rest.split_at(d - i);
+        full[i * d + i] = row[0];
+        for (j, value) in row.iter().enumerate().skip(1) {
+            full[i * d + i + j] = value * FRAC_1_SQRT_2;
+            full[(i + j) * d + i] = value * FRAC_1_SQRT_2;
+        }
+        rest = below;
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn symmetrised(matrix: DMatrix<f64>) -> DMatrix<f64> {
+    (&matrix + matrix.transpose()) * 0.5
+}
+
+/// A₊.
+fn positive_part(matrix: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut positive = DMatrix::zeros(matrix.nrows(), matrix.ncols());
+    for (value, vector) in symmetric::eigenpairs(matrix).iter().filter(|(value, _)| *value > 0.0) {
+        positive.ger(*value, vector, vector, 1.0);
+    }
+    positive
+}
+
+/// An ellipsoid that holds all sums of points of some ellipsoids {x : xxᵀ ⪯ A_j}: Σt_j·ΣA_j/t_j, with t_j² the largest eigenvalue
+/// of A_j.
+///
+/// For x = Σx_j and any u, (uᵀx)² ≤ (Σ√(uᵀA_ju))² ≤ Σt_j·Σ(uᵀA_ju)/t_j by Cauchy and Schwarz.
+fn outer_sum(parts: &[DMatrix<f64>]) -> DMatrix<f64> {
+    let extents: Vec<f64> = parts.iter().map(|part| largest_eigenpair(part).0.max(0.0).sqrt()).collect();
+    let total: f64 = extents.iter().sum();
+    let mut sum = parts[0].clone() * 0.0;
+    for (part, extent) in parts.iter().zip(&extents).filter(|(_, extent)| **extent > 0.0) {
+        sum += part * (total / extent);
+    }
+    sum
+}
+
+/// The largest eigenvalue of a positive semidefinite matrix, and its unit vector, by powers.
+fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
+    let start = matrix.column_iter().max_by(|a, b| a.norm_squared().total_cmp(&b.norm_squared()));
+    let Some(start) = start.filter(|start| start.norm() > 0.0) else { return (0.0, DVector::zeros(matrix.nrows())) };
+    let mut vector = start.normalize();
+    let mut value = 0.0;
+    for _ in 0..POWERS {
+        let image = matrix * &vector;
+        value = image.dot(&vector);
+        if !(value > 0.0) || (&image - &vector * value).norm() <= 1e-9 * value {
+            break;
+        }
+        vector = image.normalize();
+    }
+    (value, vector)
+}
+
+/// After so many powers the value is at least 1 − ln(d)/600 of the largest, whatever lies between them.
+const POWERS: usize = 300;
