@@ -7,11 +7,11 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
-use nalgebra::{DMatrix, DVector};
+use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use rayon::prelude::*;
 
 use crate::aggregate::{
-    Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, Tolerance, certify, distance,
+    Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, Tolerance, certify, distance, lower_median,
 };
 use crate::rule::{Estimate, Parameters, Rule};
 use crate::schedule::StreamNoise;
@@ -45,8 +45,9 @@ pub struct Assumptions {
 /// The rules `whitened-filter` and `whitened-median`, for n units, a share a of which may be corrupted:
 ///
 /// 1. G is the geometric median of the V̂_i. Twice: with Λ = G + λI = LLᵀ, G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all
-///    directions count alike. Λ = G + λI, where λ = [`LAMBDA`], or more with privacy.
-/// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + L⁻ᵀ(m − λL⁻¹θ). The centre is the geometric
+///    directions count alike. Λ = G + λI, where λ = [`LAMBDA`]. With
+///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
+/// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
 ///    median in the first round and the filter from then on. Done when m moves θ by no more than R/100 in the norm of Λ.
 /// 3. The filter weighs all z_i alike, but those farther from their median than R(√d + √(2 ln 10n)) not at all. While the largest
 ///    eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R², W being the sum of weights: s_i is the square of
@@ -88,6 +89,9 @@ pub const PASSES: usize = 100;
 /// How far above the largest eigenvalue of noise alone the filter stops.
 const SLACK: f64 = 1.1;
 
+/// How far beyond its root mean square the noise of a mean is allowed for, in deviations of one coordinate.
+const TAIL: f64 = 2.0;
+
 /// Of medians that only choose coordinates.
 const COARSE: Tolerance = Tolerance::Relative(1e-3);
 
@@ -104,26 +108,31 @@ impl Whitened {
         Self { centre, assumptions, raw, relative, residual, grams, residuals, weights }
     }
 
-    /// λ. Noise of deviation ν in each coordinate of a release adds up to ν²(1 + S²) to the variance of a residual, which is that of
-    /// ν²(1 + S²)/R² more steps in every direction; and Λ must not be lost in the noise of its own median.
-    fn lambda(&self, episode: u32, units: usize, dimension: usize) -> f64 {
-        let Assumptions { corruption, noise, theta_bound, stream_noise } = self.assumptions;
-        let Some(stream_noise) = stream_noise else { return LAMBDA };
+    /// λ and ν²(1 + S²)/R², where ν is the deviation of the noise in each coordinate of a release: that much it adds to the variance of
+    /// a residual, in units of R². λ is such that Λ is not lost in the noise of its own median.
+    fn priors(&self, episode: u32, units: usize, dimension: usize) -> (f64, f64) {
+        let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
+        let Some(stream_noise) = stream_noise else { return (LAMBDA, 0.0) };
         let one = stream_noise.of_mean(episode, 1.0);
-        let steps = one.vector.powi(2) * (1.0 + theta_bound.powi(2)) / (dimension as f64 * noise.powi(2));
-        let shift = corruption / (1.0 - 2.0 * corruption).sqrt() * one.frobenius + one.spectral / (units as f64).sqrt();
-        LAMBDA.max(steps).max(shift)
+        let added = one.vector.powi(2) * (1.0 + theta_bound.powi(2)) / (dimension as f64 * noise.powi(2));
+        (LAMBDA.max(self.kappa() * one.frobenius + one.spectral / (units as f64).sqrt()), added)
+    }
+
+    /// How far colluders were seen to move a geometric median, in median distances.
+    fn kappa(&self) -> f64 {
+        let a = self.assumptions.corruption;
+        a / (1.0 - 2.0 * a).sqrt()
     }
 
     /// G.
-    fn gram(&mut self, streams: &Streams, lambda: f64) -> Result<DMatrix<f64>, AggregateError> {
+    fn gram(&mut self, streams: &Streams, prior: f64) -> Result<DMatrix<f64>, AggregateError> {
         let d = streams.dimension();
         if self.centre == Centre::Mean {
             return Ok(symmetric::matrix(&Mean.aggregate(&streams.gram)?.point, d));
         }
         let mut gram = symmetric::matrix(&self.raw.aggregate(&streams.gram)?.point, d);
         for _ in 0..2 {
-            let Some((factor, _)) = factor(&gram, lambda) else { break };
+            let Some((factor, _)) = factor(&gram, prior) else { break };
             self.whiten(&streams.gram, &inverse(&factor));
             let Ok(points) = Points::new(&self.grams[..], streams.gram.dimension()) else { break };
             let relative = symmetric::matrix(&self.relative.aggregate(&points)?.point, d);
@@ -191,12 +200,10 @@ impl Whitened {
     fn solve(
         &mut self,
         streams: &Streams,
-        factor: &DMatrix<f64>,
-        lambda: f64,
+        Metric { factor, design, lambda }: &Metric,
     ) -> Result<(DVector<f64>, DMatrix<f64>), AggregateError> {
         let d = streams.dimension();
         let inverse = inverse(factor);
-        let rows = DMatrix::from_row_slice(d, d, &inverse);
         let mut theta = DVector::zeros(d);
         let mut spread = DMatrix::zeros(d, d);
         for round in 0..ROUNDS {
@@ -206,10 +213,11 @@ impl Whitened {
                 Centre::Filter if round > 0 => self.filtered(d)?,
                 Centre::Filter | Centre::Median => Cloud { mean: self.median(d)?, spread, weight: 0.0 },
             };
-            let step = centre.mean - &rows * &theta * lambda;
-            theta += rows.tr_mul(&step);
+            let step = factor * centre.mean - &theta * *lambda;
+            let moved = design.solve(&step);
+            theta += &moved;
             spread = centre.spread;
-            if round > 0 && step.norm() <= 0.01 * self.assumptions.noise {
+            if round > 0 && moved.dot(&step) <= (0.01 * self.assumptions.noise).powi(2) {
                 break;
             }
         }
@@ -286,39 +294,54 @@ impl Whitened {
         best.map(|(_, cloud)| cloud).ok_or(AggregateError::Empty)
     }
 
+    /// By how much liars may have moved Λ, relative to itself: κ times the median distance of the L⁻¹V̂_iL⁻ᵀ from I. With
+    /// privacy, λ allows for it.
+    fn misjudged(&mut self, streams: &Streams, factor: &DMatrix<f64>) -> f64 {
+        if self.assumptions.stream_noise.is_some() {
+            return 0.0;
+        }
+        self.whiten(&streams.gram, &inverse(factor));
+        let (d, p) = (streams.dimension(), streams.gram.dimension());
+        let identity: Vec<f64> = symmetric::pack(&DMatrix::identity(d, d)).collect();
+        self.kappa() * lower_median(self.grams.chunks_exact(p).map(|row| distance(row, &identity)).collect())
+    }
+
     /// P in the coordinates of the z_i.
-    fn width(&self, factor: &DMatrix<f64>, spread: &DMatrix<f64>, lambda: f64, units: f64) -> DMatrix<f64> {
+    fn width(&self, Metric { factor, lambda, .. }: &Metric, spread: &DMatrix<f64>, units: f64) -> DMatrix<f64> {
         let Assumptions { corruption: a, noise, theta_bound, .. } = self.assumptions;
         let d = factor.nrows() as f64;
         let rows = DMatrix::from_row_slice(factor.nrows(), factor.nrows(), &inverse(factor));
-        let prior = symmetrised(&rows * rows.transpose() * lambda);
+        let prior = symmetrised(&rows * rows.transpose() * *lambda);
         let bias = &prior * (lambda * theta_bound.powi(2));
         let ball = |radius: f64| DMatrix::from_diagonal_element(factor.nrows(), factor.nrows(), radius * radius);
         if self.centre == Centre::Median {
-            let kappa = a / (1.0 - 2.0 * a).sqrt();
-            return outer_sum(&[ball(noise * d.sqrt() * (kappa + 1.0 / units.sqrt())), bias]);
+            return outer_sum(&[ball(noise * d.sqrt() * (self.kappa() + 1.0 / units.sqrt())), bias]);
         }
         let honest = (1.0 - a) * units;
         let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
         let shown = (ball(1.0) - prior) * ((1.0 - a) * edge * noise * noise);
         let hidden = positive_part(&symmetrised(spread - shown)) * (a / (1.0 - a));
-        outer_sum(&[hidden, ball(noise * (d / honest).sqrt()), bias])
+        outer_sum(&[hidden, ball(noise * (d.sqrt() + TAIL) / honest.sqrt()), bias])
     }
 
+    /// θ and its parameters, if a device can use them, and how many eigenvalues were raised for that.
     fn parameters(
         &mut self,
         streams: &Streams,
-        factor: &DMatrix<f64>,
-        lambda: f64,
+        metric: &Metric,
     ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
-        let (theta, spread) = self.solve(streams, factor, lambda)?;
-        let width = self.width(factor, &spread, lambda, streams.gram.len() as f64);
-        let design = width.cholesky().map(|width| symmetrised(factor * width.inverse() * factor.transpose()));
-        let design = design.and_then(|design| symmetric::raise_eigenvalues(design, 0.0));
-        Ok(design.and_then(|(design, raised)| {
-            let parameters = Parameters::new(&theta, &design, 1.0)?;
-            Some((theta, parameters, raised))
-        }))
+        let (theta, spread) = self.solve(streams, metric)?;
+        let wider = (1.0 + self.misjudged(streams, &metric.factor)).powi(2);
+        let width = self.width(metric, &spread, streams.gram.len() as f64) * wider;
+        let usable = || {
+            // P⁻¹ = (CCᵀ)⁻¹ in coordinates of the z_i; ΛL⁻ᵀ takes it to those of θ.
+            let back = metric.factor.solve_lower_triangular(&metric.design.l_dirty().lower_triangle())?;
+            let back = back * metric.design.l_dirty().lower_triangle().transpose();
+            let design = symmetrised(back.tr_mul(&(width.cholesky()?.inverse() * &back)));
+            let (design, raised) = symmetric::raise_eigenvalues(design, 0.0)?;
+            Some((theta.clone(), Parameters::new(&theta, &design, 1.0)?, raised))
+        };
+        Ok(usable())
     }
 }
 
@@ -328,13 +351,14 @@ impl Rule for Whitened {
         if units == 0 {
             return Err(AggregateError::Empty);
         }
-        let lambda = self.lambda(episode, units, d);
-        let gram = self.gram(streams, lambda)?;
+        let (lambda, added) = self.priors(episode, units, d);
+        let gram = self.gram(streams, lambda + added)?;
         let mut sum = vec![0.0; d];
         let (mut parameters, mut raised) = (None, 0);
-        if let Some((factor, repaired)) = factor(&gram, lambda) {
+        if let Some((metric, repaired)) = Metric::new(&gram, lambda, added) {
             raised = repaired;
-            if let Some((theta, found, more)) = self.parameters(streams, &factor, lambda)? {
+            if let Some((theta, found, more)) = self.parameters(streams, &metric)? {
+                let factor = metric.design.l_dirty().lower_triangle();
                 sum = (&factor * factor.tr_mul(&theta)).as_slice().to_vec();
                 (parameters, raised) = (Some(found), raised + more);
             }
@@ -343,6 +367,29 @@ impl Rule for Whitened {
         let packed = symmetric::scaled(&packed, d).collect();
         let gram: Aggregate = certify(&streams.gram, packed);
         Ok(Estimate { parameters, lambda, raised, gram, feature_sum: certify(&streams.feature_sum, sum) })
+    }
+}
+
+/// What the z_i are measured in.
+struct Metric {
+    /// L, with LLᵀ = Λ plus what privacy adds.
+    factor: DMatrix<f64>,
+    /// Λ.
+    design: Cholesky<f64, Dyn>,
+    /// λ.
+    lambda: f64,
+}
+
+impl Metric {
+    /// From G, and how many eigenvalues had to be raised.
+    fn new(gram: &DMatrix<f64>, lambda: f64, added: f64) -> Option<(Self, usize)> {
+        let (root, raised) = factor(gram, lambda)?;
+        let design = Cholesky::pack_dirty(root.clone());
+        let factor = match added > 0.0 {
+            true => symmetric::shifted(&(&root * root.transpose()), added).cholesky()?.l(),
+            false => root,
+        };
+        Some((Self { factor, design, lambda }, raised))
     }
 }
 

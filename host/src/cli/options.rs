@@ -27,7 +27,7 @@ fn keys() -> Vec<(&'static str, &'static str, String)> {
         (
             "first-episodes",
             "S",
-            "How many episodes have that length before lengths double [default: 1; d for whitened rules]".into(),
+            "How many episodes have that length before lengths double [default: 1; 2d for whitened rules]".into(),
         ),
         ("environment", "NAME", "ball, skew, fixed-arms, shared, drifting or replay:FILE [default: ball]".into()),
         ("rewards", "KIND", "gaussian:R or bounded (which is 1 or -1) [default: gaussian:0.5]".into()),

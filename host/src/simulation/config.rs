@@ -34,7 +34,7 @@ pub struct Config {
     pub episode_len: Option<u32>,
     /// L_1: episodes grow as L_1, 2L_1, 4L_1, … up to L. The default is 4, but L with privacy or by a theorem.
     pub first_episode: Option<u32>,
-    /// s: so many episodes have length L_1 before lengths grow. The default is 1, and d for whitened rules.
+    /// s: so many episodes have length L_1 before lengths grow. The default is 1, and 2d for whitened rules.
     pub first_episodes: Option<u32>,
     /// What agents meet.
     #[serde(with = "text")]
@@ -130,11 +130,18 @@ pub enum AggregatorName {
     WhitenedFilter,
     /// The same by the geometric median alone.
     WhitenedMedian,
+    /// `whitened-filter` on the means of the groups of `median-of-means`.
+    WhitenedMeans,
     /// The mean over the honest agents with the width of `whitened-filter`, which only a simulation knows.
     WhitenedOracle,
 }
 
 impl AggregatorName {
+    /// Whether it works on groups of agents.
+    pub(crate) fn is_of_means(self) -> bool {
+        matches!(self, Self::MedianOfMeans | Self::WhitenedMeans)
+    }
+
     /// Whether it takes the honest agents alone.
     pub fn is_oracle(self) -> bool {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
@@ -143,7 +150,7 @@ impl AggregatorName {
     /// What this whitened rule takes for the centre.
     pub(crate) fn whitened(self) -> Option<Centre> {
         match self {
-            Self::WhitenedFilter => Some(Centre::Filter),
+            Self::WhitenedFilter | Self::WhitenedMeans => Some(Centre::Filter),
             Self::WhitenedMedian => Some(Centre::Median),
             Self::WhitenedOracle => Some(Centre::Mean),
             _ => None,
@@ -165,6 +172,7 @@ named!(
     MultiKrum = "multi-krum",
     WhitenedFilter = "whitened-filter",
     WhitenedMedian = "whitened-median",
+    WhitenedMeans = "whitened-means",
     WhitenedOracle = "whitened-oracle",
 );
 
@@ -327,8 +335,8 @@ impl Config {
         if self.aggregator.whitened().is_some() && self.schedule == ScheduleName::Theorem {
             return fail("schedule", format!("no theorem of the paper is about {}", self.aggregator));
         }
-        let counted = [AggregatorName::MedianOfMeans, AggregatorName::TrimmedMean, AggregatorName::Krum];
-        let counted = counted.contains(&self.aggregator) || self.aggregator == AggregatorName::MultiKrum;
+        let counted = [AggregatorName::TrimmedMean, AggregatorName::Krum, AggregatorName::MultiKrum];
+        let counted = counted.contains(&self.aggregator) || self.aggregator.is_of_means();
         if self.admission == Level::Drop && counted {
             return fail(
                 "admission",
@@ -376,7 +384,7 @@ impl Config {
     }
 
     pub(crate) fn design_corruption(&self) -> f64 {
-        let default = if self.aggregator == AggregatorName::MedianOfMeans { 0.25 } else { DESIGN_CORRUPTION };
+        let default = if self.aggregator.is_of_means() { 0.25 } else { DESIGN_CORRUPTION };
         self.design_corruption.unwrap_or(default)
     }
 
@@ -396,8 +404,8 @@ impl Config {
         let longest = self.longest();
         let even = self.schedule == ScheduleName::Theorem || self.privacy.is_some();
         let first = self.first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
-        let starts =
-            self.first_episodes.unwrap_or(if self.aggregator.whitened().is_some() { self.dim as u32 } else { 1 });
+        let whitened = self.aggregator.whitened().is_some();
+        let starts = self.first_episodes.unwrap_or(if whitened { 2 * self.dim as u32 } else { 1 });
         Episodes::with_starts(self.steps, first, starts, longest)
             .map_err(|error| ConfigError::new("episode-len", error))
     }
@@ -413,7 +421,8 @@ impl Config {
     }
 
     fn level(&self) -> Level {
-        let drop = self.aggregator.whitened().is_some() && self.privacy.is_none();
+        let whole = self.aggregator.whitened().is_some() && !self.aggregator.is_of_means();
+        let drop = whole && self.privacy.is_none();
         if self.admission == Level::Strict && drop { Level::Drop } else { self.admission }
     }
 

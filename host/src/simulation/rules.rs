@@ -28,15 +28,7 @@ impl Config {
     /// The rule on streams of units: of groups, where there are groups.
     pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
         if let Some(centre) = self.aggregator.whitened() {
-            return Ok(Box::new(Whitened::new(
-                centre,
-                Assumptions {
-                    corruption: self.design_corruption(),
-                    noise: self.rewards.noise(),
-                    theta_bound: self.theta_norm,
-                    stream_noise: self.stream_noise()?,
-                },
-            )));
+            return Ok(Box::new(Whitened::new(centre, self.assumptions()?)));
         }
         let f = corrupted(self.design_corruption(), self.agents);
         let schedule = self.schedule()?;
@@ -49,6 +41,7 @@ impl Config {
             | AggregatorName::Solo
             | AggregatorName::WhitenedFilter
             | AggregatorName::WhitenedMedian
+            | AggregatorName::WhitenedMeans
             | AggregatorName::WhitenedOracle => separate(Mean, schedule),
             AggregatorName::CoordinateMedian => separate(CoordinateMedian, schedule),
             AggregatorName::TrimmedMean => separate(TrimmedMean { f }, schedule),
@@ -57,9 +50,19 @@ impl Config {
         })
     }
 
+    fn assumptions(&self) -> Result<Assumptions, ConfigError> {
+        let (noise, theta_bound, stream_noise) = (self.rewards.noise(), self.theta_norm, self.stream_noise()?);
+        let (corruption, smallest) = match self.groups(0)? {
+            // At most N₁ of 3·N₁ groups have a corrupted agent.
+            Some(groups) => (if groups.len() > 1 { 1.0 / 3.0 } else { 0.0 }, groups.sizes().min().unwrap_or(1)),
+            None => (self.design_corruption(), 1),
+        };
+        Ok(Assumptions { corruption, noise: noise / (smallest as f64).sqrt(), theta_bound, stream_noise })
+    }
+
     /// The groups of a median of means, drawn before the first message.
     pub(crate) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
-        if self.aggregator != AggregatorName::MedianOfMeans {
+        if !self.aggregator.is_of_means() {
             return Ok(None);
         }
         let drawn = generator(seed, Use::Groups, 0).next_u64();
