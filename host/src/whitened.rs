@@ -5,8 +5,6 @@
 //! compared relative to each other and agents by their residuals v̂_i − V̂_iθ, in units of their own noise. What is proven
 //! of it and what is not stands in docs/theory.md.
 
-use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
-
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use rayon::prelude::*;
 
@@ -124,73 +122,38 @@ impl Whitened {
         a / (1.0 - 2.0 * a).sqrt()
     }
 
-    /// G.
-    fn gram(&mut self, streams: &Streams, prior: f64) -> Result<DMatrix<f64>, AggregateError> {
-        let d = streams.dimension();
-        if self.centre == Centre::Mean {
-            return Ok(symmetric::matrix(&Mean.aggregate(&streams.gram)?.point, d));
-        }
-        let mut gram = symmetric::matrix(&self.raw.aggregate(&streams.gram)?.point, d);
-        for _ in 0..2 {
+    /// G, and the median distance of the V̂_i from it, relative to itself.
+    fn gram(&mut self, streams: &Streams, prior: f64) -> Result<(DMatrix<f64>, f64), AggregateError> {
+        let (d, p) = (streams.dimension(), streams.gram.dimension());
+        let mean = self.centre == Centre::Mean;
+        let first = if mean { Mean.aggregate(&streams.gram)? } else { self.raw.aggregate(&streams.gram)? };
+        let (mut gram, mut apart) = (symmetric::matrix(&first.point, d), 0.0);
+        for _ in 0..if mean { 1 } else { 2 } {
             let Some((factor, _)) = factor(&gram, prior) else { break };
             self.whiten(&streams.gram, &inverse(&factor));
-            let Ok(points) = Points::new(&self.grams[..], streams.gram.dimension()) else { break };
-            let relative = symmetric::matrix(&self.relative.aggregate(&points)?.point, d);
-            gram = symmetrised(&factor * relative * factor.transpose());
+            let Ok(points) = Points::new(&self.grams[..], p) else { break };
+            let relative = if mean { Mean.aggregate(&points)? } else { self.relative.aggregate(&points)? }.point;
+            gram = symmetrised(&factor * symmetric::matrix(&relative, d) * factor.transpose());
+            apart = lower_median(points.rows().map(|row| distance(row, &relative)).collect());
         }
-        Ok(gram)
+        Ok((gram, apart))
     }
 
-    /// All L⁻¹V̂_iL⁻ᵀ, given the rows of L⁻¹.
-    fn whiten(&mut self, grams: &Points<'_>, inverse: &[f64]) {
-        let (p, d) = (grams.dimension(), inverse.len().isqrt());
+    /// All L⁻¹V̂_iL⁻ᵀ, given L⁻¹.
+    fn whiten(&mut self, grams: &Points<'_>, inverse: &Inverse) {
+        let p = grams.dimension();
         self.grams.resize(grams.values().len(), 0.0);
         let rows = grams.values().par_chunks(CHUNK * p).zip(self.grams.par_chunks_mut(CHUNK * p));
-        rows.for_each(|(grams, whitened)| {
-            let [mut full, mut half] = [0; 2].map(|_| vec![0.0; d * d]);
-            for (gram, whitened) in grams.chunks_exact(p).zip(whitened.chunks_exact_mut(p)) {
-                unpack(gram, &mut full, d);
-                for (i, row) in half.chunks_exact_mut(d).enumerate() {
-                    row.fill(0.0);
-                    for (k, full) in full.chunks_exact(d).enumerate().take(i + 1) {
-                        let factor = inverse[i * d + k];
-                        row.iter_mut().zip(full).for_each(|(sum, value)| *sum += factor * value);
-                    }
-                }
-                let places = (0..d).flat_map(|i| (i..d).map(move |j| (i, j)));
-                for (value, (i, j)) in whitened.iter_mut().zip(places) {
-                    let product = dot(&half[i * d..][..=j], &inverse[j * d..][..=j]);
-                    *value = if i == j { product } else { SQRT_2 * product };
-                }
-            }
-        });
+        rows.for_each(|(grams, whitened)| kernel::whiten(grams, whitened, inverse));
     }
 
     /// All z_i at θ.
-    fn residuals(&mut self, streams: &Streams, inverse: &[f64], theta: &DVector<f64>) {
+    fn residuals(&mut self, streams: &Streams, inverse: &Inverse, theta: &DVector<f64>) {
         let (d, p) = (theta.len(), streams.gram.dimension());
         self.residuals.resize(streams.feature_sum.values().len(), 0.0);
         let rows = streams.gram.values().par_chunks(CHUNK * p).zip(streams.feature_sum.values().par_chunks(CHUNK * d));
         rows.zip(self.residuals.par_chunks_mut(CHUNK * d)).for_each(|((grams, sums), residuals)| {
-            let mut difference = vec![0.0; d];
-            let rows = grams.chunks_exact(p).zip(sums.chunks_exact(d)).zip(residuals.chunks_exact_mut(d));
-            for ((gram, sum), residual) in rows {
-                difference.copy_from_slice(sum);
-                let mut rest = gram;
-                for i in 0..d {
-                    let (row, below) = rest.split_at(d - i);
-                    let mut own = row[0] * theta[i];
-                    for (j, value) in row.iter().enumerate().skip(1) {
-                        own += value * FRAC_1_SQRT_2 * theta[i + j];
-                        difference[i + j] -= value * FRAC_1_SQRT_2 * theta[i];
-                    }
-                    difference[i] -= own;
-                    rest = below;
-                }
-                for (i, value) in residual.iter_mut().enumerate() {
-                    *value = dot(&inverse[i * d..][..=i], &difference[..=i]);
-                }
-            }
+            kernel::residuals(grams, sums, residuals, inverse, theta.as_slice());
         });
         // What overflowed counts as nothing, as everywhere.
         self.residuals.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
@@ -209,7 +172,10 @@ impl Whitened {
         for round in 0..ROUNDS {
             self.residuals(streams, &inverse, &theta);
             let centre = match self.centre {
-                Centre::Mean => self.weighted(|_| 1.0, d),
+                Centre::Mean => {
+                    self.weights.resize(streams.gram.len(), 1.0);
+                    self.weighted(&vec![0.0; d])
+                }
                 Centre::Filter if round > 0 => self.filtered(d)?,
                 Centre::Filter | Centre::Median => Cloud { mean: self.median(d)?, spread, weight: 0.0 },
             };
@@ -229,30 +195,13 @@ impl Whitened {
         Ok(self.residual.aggregate(&points)?.point.into())
     }
 
-    /// Weight, mean and covariance of the z_i, of which each has a weight.
-    fn weighted(&self, weight: impl Fn(usize) -> f64, d: usize) -> Cloud {
-        // Around some point nearby, so that nothing cancels.
-        let origin = &self.residuals[..d];
-        let (mut total, mut sum, mut squares) = (0.0, vec![0.0; d], vec![0.0; d * d]);
-        let mut difference = vec![0.0; d];
-        for (i, row) in self.residuals.chunks_exact(d).enumerate() {
-            let weight = weight(i);
-            if weight == 0.0 {
-                continue;
-            }
-            total += weight;
-            for ((difference, value), (origin, sum)) in difference.iter_mut().zip(row).zip(origin.iter().zip(&mut sum))
-            {
-                *difference = value - origin;
-                *sum += weight * *difference;
-            }
-            for (row, left) in squares.chunks_exact_mut(d).zip(&difference) {
-                let factor = weight * left;
-                row.iter_mut().zip(&difference).for_each(|(sum, right)| *sum += factor * right);
-            }
-        }
+    /// Weight, mean and covariance of the z_i with weights, computed around a point nearby, so that nothing cancels.
+    fn weighted(&self, origin: &[f64]) -> Cloud {
+        let d = origin.len();
+        let (total, sum, squares) = kernel::moments(&self.residuals, &self.weights, origin);
         let offset = DVector::from_vec(sum) / total;
-        let spread = DMatrix::from_row_slice(d, d, &squares) / total - &offset * offset.transpose();
+        let squares = DMatrix::from_row_slice(d, kernel::padded(d), &squares).columns(0, d).into_owned();
+        let spread = squares / total - &offset * offset.transpose();
         Cloud { mean: DVector::from_column_slice(origin) + offset, spread, weight: total }
     }
 
@@ -262,55 +211,44 @@ impl Whitened {
         let centre = self.median(d)?;
         let n = self.residuals.len() as f64 / d as f64;
         let far = noise * ((d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
-        let mut weights = std::mem::take(&mut self.weights);
-        weights.clear();
-        let near = |row: &[f64]| if distance(row, centre.as_slice()) <= far { 1.0 } else { 0.0 };
-        weights.extend(self.residuals.chunks_exact(d).map(near));
-        if weights.iter().all(|weight| *weight == 0.0) {
-            weights.fill(1.0);
+        let near = |row: &[f64]| f64::from(distance(row, centre.as_slice()) <= far);
+        self.weights.clear();
+        self.weights.extend(self.residuals.chunks_exact(d).map(near));
+        if self.weights.iter().all(|weight| *weight == 0.0) {
+            // The median alone is left.
+            return Ok(Cloud { spread: DMatrix::zeros(d, d), mean: centre, weight: 0.0 });
         }
         let least = (n * (1.0 - 2.0 * a)).max(n / 4.0);
         let mut best: Option<(f64, Cloud)> = None;
         for _ in 0..PASSES {
-            let cloud = self.weighted(|i| weights[i], d);
+            let cloud = self.weighted(centre.as_slice());
             let edge = (1.0 + (d as f64 / cloud.weight).sqrt()).powi(2);
             let (value, direction) = largest_eigenpair(&cloud.spread);
-            let along = |row: &[f64]| (dot(row, direction.as_slice()) - cloud.mean.dot(&direction)).powi(2);
-            let rows = || self.residuals.chunks_exact(d).zip(&weights).filter(|(_, weight)| **weight > 0.0);
-            let most = rows().map(|(row, _)| along(row)).fold(0.0, f64::max);
-            let left: f64 = rows().map(|(row, weight)| weight * (1.0 - along(row) / most)).sum();
-            let done = value <= SLACK * edge * noise * noise || !(most > 0.0);
-            if best.as_ref().is_none_or(|(least, _)| done || value / edge < *least) {
-                best = Some((value / edge, cloud.clone()));
+            if value <= SLACK * edge * noise * noise {
+                return Ok(cloud);
             }
-            if done || left < least {
-                break;
+            let middle = cloud.mean.dot(&direction);
+            let along = |row: &[f64]| (dot(row, direction.as_slice()) - middle).powi(2);
+            let rows = self.residuals.chunks_exact(d).zip(&self.weights).filter(|(_, weight)| **weight > 0.0);
+            let most = rows.map(|(row, _)| along(row)).fold(0.0, f64::max);
+            if best.as_ref().is_none_or(|(least, _)| value / edge < *least) {
+                best = Some((value / edge, cloud));
             }
-            for (row, weight) in self.residuals.chunks_exact(d).zip(&mut weights) {
+            for (row, weight) in self.residuals.chunks_exact(d).zip(&mut self.weights) {
                 *weight *= (1.0 - along(row) / most).max(0.0);
             }
+            if !(self.weights.iter().sum::<f64>() >= least) {
+                break;
+            }
         }
-        self.weights = weights;
         best.map(|(_, cloud)| cloud).ok_or(AggregateError::Empty)
-    }
-
-    /// By how much liars may have moved Λ, relative to itself: κ times the median distance of the L⁻¹V̂_iL⁻ᵀ from I. With
-    /// privacy, λ allows for it.
-    fn misjudged(&mut self, streams: &Streams, factor: &DMatrix<f64>) -> f64 {
-        if self.assumptions.stream_noise.is_some() {
-            return 0.0;
-        }
-        self.whiten(&streams.gram, &inverse(factor));
-        let (d, p) = (streams.dimension(), streams.gram.dimension());
-        let identity: Vec<f64> = symmetric::pack(&DMatrix::identity(d, d)).collect();
-        self.kappa() * lower_median(self.grams.chunks_exact(p).map(|row| distance(row, &identity)).collect())
     }
 
     /// P in the coordinates of the z_i.
     fn width(&self, Metric { factor, lambda, .. }: &Metric, spread: &DMatrix<f64>, units: f64) -> DMatrix<f64> {
         let Assumptions { corruption: a, noise, theta_bound, .. } = self.assumptions;
         let d = factor.nrows() as f64;
-        let rows = DMatrix::from_row_slice(factor.nrows(), factor.nrows(), &inverse(factor));
+        let rows = inverse(factor).matrix();
         let prior = symmetrised(&rows * rows.transpose() * *lambda);
         let bias = &prior * (lambda * theta_bound.powi(2));
         let ball = |radius: f64| DMatrix::from_diagonal_element(factor.nrows(), factor.nrows(), radius * radius);
@@ -329,9 +267,12 @@ impl Whitened {
         &mut self,
         streams: &Streams,
         metric: &Metric,
+        apart: f64,
     ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
         let (theta, spread) = self.solve(streams, metric)?;
-        let wider = (1.0 + self.misjudged(streams, &metric.factor)).powi(2);
+        // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that.
+        let moved = if self.assumptions.stream_noise.is_none() { self.kappa() * apart } else { 0.0 };
+        let wider = (1.0 + moved).powi(2);
         let width = self.width(metric, &spread, streams.gram.len() as f64) * wider;
         let usable = || {
             // P⁻¹ = (CCᵀ)⁻¹ in coordinates of the z_i; ΛL⁻ᵀ takes it to those of θ.
@@ -352,12 +293,12 @@ impl Rule for Whitened {
             return Err(AggregateError::Empty);
         }
         let (lambda, added) = self.priors(episode, units, d);
-        let gram = self.gram(streams, lambda + added)?;
+        let (gram, apart) = self.gram(streams, lambda + added)?;
         let mut sum = vec![0.0; d];
         let (mut parameters, mut raised) = (None, 0);
         if let Some((metric, repaired)) = Metric::new(&gram, lambda, added) {
             raised = repaired;
-            if let Some((theta, found, more)) = self.parameters(streams, &metric)? {
+            if let Some((theta, found, more)) = self.parameters(streams, &metric, apart)? {
                 let factor = metric.design.l_dirty().lower_triangle();
                 sum = (&factor * factor.tr_mul(&theta)).as_slice().to_vec();
                 (parameters, raised) = (Some(found), raised + more);
@@ -411,25 +352,149 @@ fn factor(gram: &DMatrix<f64>, lambda: f64) -> Option<(DMatrix<f64>, usize)> {
     Some((design.cholesky()?.l(), raised))
 }
 
-/// The rows of L⁻¹, one after the other.
-fn inverse(factor: &DMatrix<f64>) -> Vec<f64> {
-    let mut inverse = DMatrix::identity(factor.nrows(), factor.nrows());
-    // A Cholesky factor has a positive diagonal.
-    factor.solve_lower_triangular_mut(&mut inverse);
-    inverse.transpose().as_slice().to_vec()
+/// L⁻¹.
+struct Inverse {
+    d: usize,
+    rows: Vec<f64>,
+    /// Padded with zeros.
+    columns: Vec<f64>,
 }
 
-/// The full matrix of a scaled packing, row by row.
-fn unpack(scaled: &[f64], full: &mut [f64], d: usize) {
-    let mut rest = scaled;
-    for i in 0..d {
-        let (row, below) = rest.split_at(d - i);
-        full[i * d + i] = row[0];
-        for (j, value) in row.iter().enumerate().skip(1) {
-            full[i * d + i + j] = value * FRAC_1_SQRT_2;
-            full[(i + j) * d + i] = value * FRAC_1_SQRT_2;
+impl Inverse {
+    fn matrix(&self) -> DMatrix<f64> {
+        DMatrix::from_row_slice(self.d, self.d, &self.rows)
+    }
+}
+
+fn inverse(factor: &DMatrix<f64>) -> Inverse {
+    let d = factor.nrows();
+    let mut inverse = DMatrix::identity(d, d);
+    // A Cholesky factor has a positive diagonal.
+    factor.solve_lower_triangular_mut(&mut inverse);
+    let mut columns = vec![0.0; d * kernel::padded(d)];
+    for (row, column) in columns.chunks_exact_mut(kernel::padded(d)).zip(inverse.column_iter()) {
+        row.iter_mut().zip(&column).for_each(|(entry, value)| *entry = *value);
+    }
+    Inverse { d, rows: inverse.transpose().as_slice().to_vec(), columns }
+}
+
+/// What is done for every unit, with the processor's wider registers: every sum is formed in the same order, and has the same bits.
+mod kernel {
+    use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+
+    use pulp::Arch;
+
+    use super::Inverse;
+
+    /// Entries that are summed up together.
+    const BLOCK: usize = 8;
+
+    /// The length of a row with its padding.
+    pub(super) fn padded(d: usize) -> usize {
+        d.next_multiple_of(BLOCK)
+    }
+
+    /// Σ f_k·row_k.
+    #[inline(always)]
+    fn combine(sum: &mut [f64], factors: &[f64], rows: &[f64]) {
+        let length = sum.len();
+        for (block, sum) in sum.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            let mut sums = [0.0; BLOCK];
+            for (factor, row) in factors.iter().zip(rows.chunks_exact(length)) {
+                let row = &row.as_chunks::<BLOCK>().0[block];
+                for l in 0..BLOCK {
+                    sums[l] += factor * row[l];
+                }
+            }
+            *sum = sums;
         }
-        rest = below;
+    }
+
+    /// The full matrix of a scaled packing, in padded rows.
+    #[inline(always)]
+    fn unpack(scaled: &[f64], full: &mut [f64], d: usize) {
+        let (mut rest, length) = (scaled, padded(d));
+        for i in 0..d {
+            let (row, below) = rest.split_at(d - i);
+            full[i * length + i] = row[0];
+            for (j, value) in row.iter().enumerate().skip(1) {
+                full[i * length + i + j] = value * FRAC_1_SQRT_2;
+                full[(i + j) * length + i] = value * FRAC_1_SQRT_2;
+            }
+            rest = below;
+        }
+    }
+
+    /// L⁻¹VL⁻ᵀ of each V, in the scaled packing.
+    pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
+        let d = inverse.d;
+        let (p, length) = (d * (d + 1) / 2, padded(d));
+        let [mut full, mut half, mut row] = [d * length, length, length].map(|length| vec![0.0; length]);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for (gram, whitened) in grams.chunks_exact(p).zip(whitened.chunks_exact_mut(p)) {
+                    unpack(gram, &mut full, d);
+                    let mut rest = whitened;
+                    for i in 0..d {
+                        combine(&mut half, &inverse.rows[i * d..][..=i], &full);
+                        combine(&mut row, &half[..d], &inverse.columns);
+                        let (packed, below) = rest.split_at_mut(d - i);
+                        packed[0] = row[i];
+                        packed[1..].iter_mut().zip(&row[i + 1..]).for_each(|(value, row)| *value = SQRT_2 * row);
+                        rest = below;
+                    }
+                }
+            },
+        );
+    }
+
+    /// L⁻¹(v − Vθ) of each (V, v).
+    pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inverse: &Inverse, theta: &[f64]) {
+        let d = inverse.d;
+        let (p, length) = (d * (d + 1) / 2, padded(d));
+        let [mut full, mut image, mut row] = [d * length, length, length].map(|length| vec![0.0; length]);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                let rows = grams.chunks_exact(p).zip(sums.chunks_exact(d)).zip(residuals.chunks_exact_mut(d));
+                for ((gram, sum), residual) in rows {
+                    unpack(gram, &mut full, d);
+                    combine(&mut image, theta, &full);
+                    image.iter_mut().zip(sum).for_each(|(image, sum)| *image = sum - *image);
+                    combine(&mut row, &image[..d], &inverse.columns);
+                    residual.copy_from_slice(&row[..d]);
+                }
+            },
+        );
+    }
+
+    /// The sums of w, w·y and w·yyᵀ in padded rows, with y = z − origin, over all z of positive weight w.
+    pub(super) fn moments(residuals: &[f64], weights: &[f64], origin: &[f64]) -> (f64, Vec<f64>, Vec<f64>) {
+        let d = origin.len();
+        let length = padded(d);
+        let (mut total, mut sum, mut squares, mut y) = (0.0, vec![0.0; d], vec![0.0; d * length], vec![0.0; length]);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for (row, weight) in residuals.chunks_exact(d).zip(weights).filter(|(_, weight)| **weight > 0.0) {
+                    total += weight;
+                    for (j, (y, sum)) in y.iter_mut().zip(&mut sum).enumerate() {
+                        *y = row[j] - origin[j];
+                        *sum += weight * *y;
+                    }
+                    for (i, row) in squares.chunks_exact_mut(length).enumerate() {
+                        let factor = weight * y[i];
+                        for (row, y) in row.as_chunks_mut::<BLOCK>().0.iter_mut().zip(y.as_chunks::<BLOCK>().0) {
+                            for l in 0..BLOCK {
+                                row[l] += factor * y[l];
+                            }
+                        }
+                    }
+                }
+            },
+        );
+        (total, sum, squares)
     }
 }
 

@@ -151,9 +151,13 @@ fn naive(agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>) {
     let grams: Vec<DMatrix<f64>> = agents.iter().map(|seen| seen.gram.clone()).collect();
     let relative = |root: &DMatrix<f64>| -> Vec<DMatrix<f64>> { grams.iter().map(|gram| root * gram * root).collect() };
     let mut gram = median(&grams);
+    let mut apart = 0.0;
     for _ in 0..2 {
         let design = &gram + &identity * lambda;
-        gram = power(&design, 0.5) * median(&relative(&power(&design, -0.5))) * power(&design, 0.5);
+        let relative = relative(&power(&design, -0.5));
+        let centre = median(&relative);
+        apart = median_distance(&relative, &centre);
+        gram = power(&design, 0.5) * centre * power(&design, 0.5);
     }
     let design = &gram + &identity * lambda;
     let root = power(&design, -0.5);
@@ -185,7 +189,7 @@ fn naive(agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>) {
     let positive = DMatrix::from_diagonal(&hidden.eigenvalues.map(|value| value.max(0.0) * a / (1.0 - a)));
     let hidden = &hidden.eigenvectors * positive * hidden.eigenvectors.transpose();
     let noise = &identity * (R * R * ((d as f64).sqrt() + 2.0).powi(2) / honest);
-    let moved = a / (1.0 - 2.0 * a).sqrt() * median_distance(&relative(&root), &identity);
+    let moved = a / (1.0 - 2.0 * a).sqrt() * apart;
     let width = outer([hidden, noise, prior * lambda]) * (1.0 + moved).powi(2);
     (theta, &root * width * &root)
 }
