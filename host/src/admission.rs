@@ -19,9 +19,12 @@ pub enum Level {
     /// What every honest summary satisfies: also U ⪰ 0, tr U ≤ L and, with bounded rewards, uuᵀ ⪯ r_max²·L·U.
     #[default]
     Strict,
+    /// The checks of `Strict`, and who fails one is out for good, with all that it ever sent. No honest device is ever.
+    /// Not with privacy: who is left would tell what a message said.
+    Drop,
 }
 
-named!(Level, "admission level", Paper = "paper", Strict = "strict");
+named!(Level, "admission level", Paper = "paper", Strict = "strict", Drop = "drop");
 
 /// The checks of one episode.
 ///
@@ -69,6 +72,16 @@ pub enum Fault {
     /// uuᵀ ⪯ r_max²·L·U fails: no rewards within the bound give this u with this U.
     #[error("the feature sum does not fit the Gram matrix")]
     Inconsistent,
+    /// The sender is out since an earlier fault ([`Level::Drop`]).
+    #[error("the sender is out since an earlier fault")]
+    Dropped,
+}
+
+impl Fault {
+    /// Whether no honest device can have sent such a thing, however its frames were delayed or repeated.
+    pub fn is_a_lie(self) -> bool {
+        !matches!(self, Self::UnknownAgent | Self::WrongEpisode | Self::Duplicate | Self::Dropped)
+    }
 }
 
 /// Why no [`Admission`] can be made of some settings.
@@ -84,6 +97,9 @@ pub enum SettingError {
     /// Privacy needs |r| ≤ 1: without a bound one message could change the sums without limit.
     #[error("privacy needs rewards bounded by 1")]
     PrivacyNeedsBoundedRewards,
+    /// Who is left would tell what a message said.
+    #[error("with privacy nobody can be dropped for what a message said")]
+    PrivacyCannotDrop,
 }
 
 impl Admission {
@@ -107,6 +123,9 @@ impl Admission {
         if private && reward_bound.is_none_or(|bound| bound > 1.0) {
             return Err(SettingError::PrivacyNeedsBoundedRewards);
         }
+        if private && level == Level::Drop {
+            return Err(SettingError::PrivacyCannotDrop);
+        }
         let tolerance = rounding::sums(episode_len, dimension);
         Ok(Self { level, dimension, episode_len: episode_len.into(), reward_bound, private, tolerance })
     }
@@ -128,7 +147,7 @@ impl Admission {
         }
         match self.level {
             Level::Paper => Ok(()),
-            Level::Strict => self.check_strictly(gram, feature_sum, most),
+            Level::Strict | Level::Drop => self.check_strictly(gram, feature_sum, most),
         }
     }
 

@@ -53,7 +53,7 @@ pub struct Controller<P, R> {
     enrolled: Vec<AgentId>,
     rows: BTreeMap<AgentId, usize>,
     slots: Vec<Slots>,
-    /// By episode, as long as lengths grow.
+    /// By how often lengths have doubled.
     admissions: Vec<Admission>,
     /// k; K + 1 when the run is over.
     episode: u32,
@@ -85,12 +85,14 @@ pub struct Setting {
 /// The largest W.
 pub const MAX_WINDOW: u32 = 63;
 
-/// The lengths of the episodes: L_k = min(L, L_1·2^{k−1}).
+/// The lengths of the episodes: L_k = L_1 for the first of them, s in number, then min(L, L_1·2^{k−s}).
 ///
-/// With L_1 = L all are equal, as in the paper. Short first episodes cost little regret while nothing is known.
+/// With L_1 = L all are equal, as in the paper. Short first episodes cost little regret while nothing is known; where devices meet
+/// the same d actions all the time, s = d of them try each action once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Episodes {
     first: u32,
+    starts: u32,
     longest: u32,
     count: u32,
 }
@@ -104,13 +106,21 @@ impl Episodes {
     /// # Errors
     /// Not 1 ≤ L_1 ≤ L ≤ [`MAX_EPISODE_LEN`].
     pub fn new(horizon: u32, first: u32, longest: u32) -> Result<Self, SettingError> {
+        Self::with_starts(horizon, first, 1, longest)
+    }
+
+    /// [`new`](Self::new) with so many episodes of length L_1, at least 1 and at most [`MAX_EPISODE_LEN`].
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_starts(horizon: u32, first: u32, starts: u32, longest: u32) -> Result<Self, SettingError> {
         if !(1..=MAX_EPISODE_LEN).contains(&longest) {
             return Err(SettingError::EpisodeLen(longest));
         }
         if !(1..=longest).contains(&first) {
             return Err(SettingError::EpisodeLen(first));
         }
-        let mut episodes = Self { first, longest, count: 0 };
+        let mut episodes = Self { first, starts: starts.clamp(1, MAX_EPISODE_LEN), longest, count: 0 };
         let mut left = horizon;
         while left > 0 && episodes.length(episodes.count + 1) < longest {
             left = left.saturating_sub(episodes.length(episodes.count + 1));
@@ -122,15 +132,23 @@ impl Episodes {
 
     /// L_k, k counted from 1.
     pub fn length(&self, episode: u32) -> u32 {
-        let doublings = episode.saturating_sub(1).min(DOUBLINGS);
-        self.longest.min(self.first.saturating_mul(1 << doublings))
+        self.longest.min(self.first.saturating_mul(1 << self.doublings(episode)))
+    }
+
+    /// How often lengths have doubled until episode k; no more than it takes from 1 to the largest.
+    fn doublings(&self, episode: u32) -> u32 {
+        episode.saturating_sub(self.starts).min(DOUBLINGS)
     }
 
     /// How many steps come before episode k.
     pub fn steps_before(&self, episode: u32) -> u64 {
-        let (before, growing) = (episode.saturating_sub(1), episode.saturating_sub(1).min(DOUBLINGS));
-        let grown: u64 = (1..=growing).map(|k| u64::from(self.length(k))).sum();
-        grown + u64::from(before - growing) * u64::from(self.longest)
+        let before = episode.saturating_sub(1);
+        let starts = before.min(self.starts);
+        let growing = (before - starts).min(DOUBLINGS);
+        let grown: u64 = (1..=growing).map(|j| u64::from(self.length(self.starts + j))).sum();
+        u64::from(starts) * u64::from(self.first)
+            + grown
+            + u64::from(before - starts - growing) * u64::from(self.longest)
     }
 
     /// K.
@@ -206,6 +224,8 @@ pub struct Suspicion<U> {
 struct Slots {
     /// Bit j: its message of episode k − j has come.
     taken: u64,
+    /// Whether it is out for good.
+    dropped: bool,
     faults: Faults,
 }
 
@@ -237,7 +257,8 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         }
         let enrolled: Vec<_> = enrolled.into_iter().collect();
         let rows = index(&enrolled)?;
-        let admissions = (1..=DOUBLINGS + 1).map(|episode| setting.admission(episode, P::PRIVATE));
+        let starts = setting.episodes.starts;
+        let admissions = (0..=DOUBLINGS).map(|doublings| setting.admission(starts + doublings, P::PRIVATE));
         let admissions = admissions.collect::<Result<_, _>>()?;
         let mut privatise = privatise(enrolled.len(), setting.dimension.into()).map_err(E::into)?;
         let (estimate, radii) = consult(&mut rule, &mut privatise, 1)?;
@@ -315,6 +336,10 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         if let Err(fault) = outcome {
             *self.counts.faults.entry(fault).or_default() += 1;
             if let Some(row) = row {
+                if self.setting.level == Level::Drop && fault.is_a_lie() {
+                    self.slots[row].dropped = true;
+                    self.privatise.drop_agent(row);
+                }
                 *self.slots[row].faults.entry(fault).or_default() += 1;
             }
         }
@@ -329,9 +354,12 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         feature_sum: &[f64],
     ) -> Result<(), Fault> {
         self.take_slot(row, episode)?;
+        if self.slots[row].dropped {
+            return Err(Fault::Dropped);
+        }
         let gram = gram?;
-        let growing = (episode - 1).min(DOUBLINGS);
-        self.admissions[growing as usize].check(&gram, feature_sum)?;
+        let doublings = self.setting.episodes.doublings(episode);
+        self.admissions[doublings as usize].check(&gram, feature_sum)?;
         self.privatise.add(row, episode, &gram, feature_sum);
         if episode < self.episode && planted::is(Bug::LateFrameInTwoEpisodes) {
             self.privatise.add(row, self.episode, &gram, feature_sum);

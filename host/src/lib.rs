@@ -3,6 +3,7 @@
 //! Devices run [`fedbandit_core::Agent`] and send one summary (U, u) per episode. [`controller`] runs the episodes of
 //! Algorithm 1: [`admission`] decides which summaries may count at all, [`streams`] keeps their sums and releases them,
 //! [`aggregate`] makes one point of many although some of them lie, and [`rule`] makes the next model of that.
+//! [`whitened`] is a rule beyond the paper.
 //! [`privacy`] is for runs whose releases must not tell what any one summary said.
 #![deny(missing_docs)]
 // `!(x <= limit)` refuses a NaN together with what is too large.
@@ -20,3 +21,4 @@ pub mod service;
 pub mod simulation;
 pub mod streams;
 pub mod symmetric;
+pub mod whitened;

@@ -184,7 +184,7 @@ pub struct StreamNoise {
 impl StreamNoise {
     /// On the noise of the mean of P streams that the model of episode k is made of, k − 1 messages per agent: that of
     /// one stream, over √P.
-    fn of_mean(&self, episode: u32, streams: f64) -> NoiseNorms {
+    pub(crate) fn of_mean(&self, episode: u32, streams: f64) -> NoiseNorms {
         let one = Fleet { agents: self.fleet.group_size, ..self.fleet };
         let NoiseNorms { spectral, frobenius, vector } = self.bound.norms(&self.noise, &one, episode.saturating_sub(1));
         let root = streams.sqrt();

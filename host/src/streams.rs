@@ -69,11 +69,20 @@ pub trait Privatise {
 
     /// The unit of a row.
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> Self::Unit;
+
+    /// Takes an agent out of all releases from now on ([`Level::Drop`](crate::admission::Level::Drop)). Where streams are
+    /// private, nobody asks for it.
+    fn drop_agent(&mut self, _agent: usize) {}
 }
 
 /// V̂_i = V_i and v̂_i = v_i (line 22).
 #[derive(Clone, Debug)]
-pub struct NoPrivacy(Streams);
+pub struct NoPrivacy {
+    streams: Streams,
+    /// The row of each agent that is not out, and the agent of each row.
+    rows: Vec<Option<usize>>,
+    agents: Vec<usize>,
+}
 
 impl NoPrivacy {
     /// Empty sums.
@@ -81,7 +90,8 @@ impl NoPrivacy {
     /// # Errors
     /// The dimension is 0.
     pub fn new(agents: usize, dimension: usize) -> Result<Self, ShapeError> {
-        Streams::zeros(agents, dimension).map(Self)
+        let (rows, all) = ((0..agents).map(Some).collect(), (0..agents).collect());
+        Ok(Self { streams: Streams::zeros(agents, dimension)?, rows, agents: all })
     }
 }
 
@@ -91,18 +101,37 @@ impl Privatise for NoPrivacy {
     const PRIVATE: bool = false;
 
     fn add(&mut self, agent: usize, _episode: u32, gram: &[f64], feature_sum: &[f64]) {
-        self.0.add(agent, gram, feature_sum);
+        if let Some(row) = self.rows[agent] {
+            self.streams.add(row, gram, feature_sum);
+        }
     }
 
     fn release(&mut self, _episode: u32) -> &Streams {
-        &self.0
+        &self.streams
     }
 
     fn streams(&self) -> &Streams {
-        &self.0
+        &self.streams
     }
 
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> AgentId {
-        enrolled[row]
+        enrolled[self.agents[row]]
+    }
+
+    /// The last row takes the place of the agent's; the last agent of all keeps a row of zeros.
+    fn drop_agent(&mut self, agent: usize) {
+        let Some(row) = self.rows[agent].take() else { return };
+        let Streams { gram, feature_sum } = &mut self.streams;
+        if self.agents.len() == 1 {
+            gram.clear(row);
+            feature_sum.clear(row);
+            return;
+        }
+        gram.swap_remove(row);
+        feature_sum.swap_remove(row);
+        self.agents.swap_remove(row);
+        if let Some(moved) = self.agents.get(row) {
+            self.rows[*moved] = Some(row);
+        }
     }
 }

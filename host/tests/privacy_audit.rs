@@ -109,7 +109,7 @@ impl Neighbours {
     fn extreme(level: Level, agents: usize, episode: usize) -> Self {
         let message = Message::constant(0.0, 1.0);
         let other = match level {
-            Level::Strict => Message::constant(2.0 * PI / 3.0, 1.0),
+            Level::Strict | Level::Drop => Message::constant(2.0 * PI / 3.0, 1.0),
             Level::Paper => Message(message.0.map(|value| -value), message.1.map(|value| -value)),
         };
         Self::new(agents, episode, [message, other], Message::constant(1.0, 0.5))

@@ -94,6 +94,21 @@ impl<'a> Points<'a> {
         }
     }
 
+    /// Makes a row zero.
+    pub fn clear(&mut self, i: usize) {
+        self.values.to_mut()[i * self.dimension..(i + 1) * self.dimension].fill(0.0);
+    }
+
+    /// Removes a row; the last one takes its place.
+    pub fn swap_remove(&mut self, i: usize) {
+        let (last, p) = (self.len() - 1, self.dimension);
+        let values = self.values.to_mut();
+        values.copy_within(last * p.., i * p);
+        values.truncate(last * p);
+        self.rejected.retain(|row| *row != i);
+        self.rejected.iter_mut().filter(|row| **row == last).for_each(|row| *row = i);
+    }
+
     /// n, the number of rows.
     pub fn len(&self) -> usize {
         self.values.len() / self.dimension

@@ -131,7 +131,7 @@ pub fn sensitivity(level: Level, episode_len: u32, dimension: usize) -> f64 {
     let most = 1.0 + tolerance;
     let squared = match level {
         Level::Paper => 8.0 * most * most,
-        Level::Strict => {
+        Level::Strict | Level::Drop => {
             let shift = 3.0 * tolerance * most;
             4.0 * most * most + 0.5 + 4.0 * shift * most + 2.0 * dimension as f64 * shift * shift
         }

@@ -142,7 +142,7 @@ pub fn regret_plot(records: &[&Record]) -> Plot {
             .trace
             .iter()
             .map(|trace| Spread::of([trace.random / first.honest()].into_iter()).at(trace.steps as f64));
-        lines.push(Series { name: "random".into(), colour: AggregatorName::ALL.len(), points: points.collect() });
+        lines.push(Series { name: "random".into(), colour: RANDOM, points: points.collect() });
     }
     Plot {
         title: "Regret under attack".into(),
@@ -191,9 +191,13 @@ impl Varied {
     }
 }
 
+/// The colour of random choices, which no aggregator has.
+const RANDOM: usize = 9;
+
 /// A line for a record's aggregator, which has the same colour in all plots.
 fn series(record: &Record, points: Vec<Point>) -> Series {
-    let colour = AggregatorName::ALL.iter().position(|other| *other == record.config.aggregator).unwrap_or(0);
+    let place = AggregatorName::ALL.iter().position(|other| *other == record.config.aggregator).unwrap_or(0);
+    let colour = if place < RANDOM { place } else { place + 1 };
     Series { name: record.outcome.aggregator.clone(), colour, points }
 }
 

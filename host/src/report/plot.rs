@@ -60,8 +60,10 @@ const BOTTOM: f64 = 346.0;
 const LINE: f64 = 15.0;
 
 /// Distinct for the colour-blind as well (Okabe and Ito), in both schemes.
-const COLOURS: [&str; 10] =
-    ["#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c6bb1", "#b15928", "#66a61e", "#7f7f7f"];
+const COLOURS: [&str; 14] = [
+    "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c6bb1", "#b15928", "#66a61e", "#7f7f7f",
+    "#000000", "#f0e442", "#44aa99", "#882255",
+];
 
 const STYLE: &str = "\
 .plot{font:13px system-ui,sans-serif}.plot text{fill:#333}.plot .title{font-weight:600;font-size:14px}\

@@ -10,6 +10,17 @@ use super::fleet::Summaries;
 use crate::names::named;
 use crate::symmetric;
 
+impl Attack {
+    /// Whether it tries messages out on the rule.
+    pub(super) fn tries(self) -> bool {
+        matches!(self, Self::Adaptive | Self::Sleeper) || self.is_optimal()
+    }
+
+    pub(super) fn is_optimal(self) -> bool {
+        matches!(self, Self::Optimal | Self::OptimalSleeper)
+    }
+}
+
 /// What corrupted agents do. (U, u) is what an agent's own steps give, (Ū, ū) the mean of the honest messages of the
 /// episode, s the deviation of the honest u by coordinate, w = θ*/‖θ*‖, and q the unit vector that honest agents have
 /// explored least, with ⟨q, θ*⟩ ≥ 0.
@@ -61,6 +72,12 @@ pub enum Attack {
     Silent,
     /// Of some thirty messages, the one after which the rule's next model has the most regret.
     Adaptive,
+    /// The messages of `adaptive`, and some sixty ways to place the colluders' sums: by direction, distance, the share of U in one
+    /// direction, each with the noise of an honest agent or all the same. The one after which the rule's next model has the
+    /// most regret, and comes closest to more.
+    Optimal,
+    /// Honest for the first half of the episodes, `optimal` from then on.
+    OptimalSleeper,
 }
 
 named!(
@@ -87,6 +104,8 @@ named!(
     Intermittent = "intermittent",
     Silent = "silent",
     Adaptive = "adaptive",
+    Optimal = "optimal",
+    OptimalSleeper = "optimal-sleeper",
 );
 
 /// A message as it is sent: U packed or, if it may be asymmetric, in full.
@@ -157,6 +176,16 @@ impl Knowledge {
         full(&self.mean.gram, self.theta.len())
     }
 
+    /// θ*.
+    pub(super) fn theta(&self) -> &DVector<f64> {
+        &self.theta
+    }
+
+    /// L.
+    pub(super) fn episode_len(&self) -> f64 {
+        self.episode_len
+    }
+
     /// w.
     fn best(&self) -> DVector<f64> {
         self.theta.normalize()
@@ -213,7 +242,7 @@ impl Knowledge {
     }
 
     /// u scaled down until uᵀU⁻¹u ≤ r_max²·L, by a margin.
-    fn fitted(&self, mut message: Message) -> Message {
+    pub(super) fn fitted(&self, mut message: Message) -> Message {
         let Some(bound) = self.reward_bound else { return message };
         let d = self.theta.len();
         let gram = symmetric::shifted(&full(&message.gram, d), 1e-7 * self.episode_len);
@@ -286,7 +315,7 @@ impl Knowledge {
             Attack::GramInflate => self.inflated(),
             Attack::GramDeflate => self.deflated(),
             Attack::WeakDirection => self.with_mean_gram(mean - &self.weak * length),
-            Attack::Adaptive | Attack::Sleeper => self.search(score),
+            Attack::Adaptive | Attack::Sleeper | Attack::Optimal | Attack::OptimalSleeper => self.search(score),
             Attack::None
             | Attack::SignFlip
             | Attack::FakeParameter
@@ -323,7 +352,7 @@ impl Message {
 }
 
 /// The matrix of a packed triangle.
-fn full(packed: &[f64], dimension: usize) -> DMatrix<f64> {
+pub(super) fn full(packed: &[f64], dimension: usize) -> DMatrix<f64> {
     symmetric::matrix(&symmetric::scaled(packed, dimension).collect::<Vec<_>>(), dimension)
 }
 

@@ -8,6 +8,7 @@ use rand_pcg::rand_core::Rng;
 use super::attack::{Attack, Knowledge, Message};
 use super::config::{AggregatorName, Config, ConfigError};
 use super::fleet::{Conduct, Fleet};
+use super::optimal::{Board, Pull};
 use super::random::{Use, generator};
 use crate::admission::Admission;
 use crate::controller::{Controller, Setting};
@@ -26,6 +27,8 @@ pub(super) struct Attackers {
     explored: DMatrix<f64>,
     /// What all of them send in this episode.
     common: Option<Message>,
+    /// What each sends instead.
+    each: Vec<Option<Message>>,
     /// What each sent first.
     first: Vec<Option<Message>>,
     /// For attacks that try messages out.
@@ -36,6 +39,12 @@ pub(super) struct Attackers {
 struct Shadow {
     sums: Streams,
     rule: Box<dyn Rule + Send>,
+    /// What their own steps would have given.
+    own: Streams,
+    /// R.
+    noise: f64,
+    /// What was best in the last episode.
+    last: Option<Pull>,
 }
 
 impl Attackers {
@@ -48,10 +57,11 @@ impl Attackers {
     ) -> Result<Self, ConfigError> {
         let attack = config.attack;
         let any = corrupted.contains(&true) && config.aggregator != AggregatorName::Solo;
-        let shadow = if any && matches!(attack, Attack::Adaptive | Attack::Sleeper) {
+        let shadow = if any && attack.tries() {
             let sums = Streams::zeros(corrupted.len(), config.dim);
             let sums = sums.map_err(|error| ConfigError::new("dim", error))?;
-            Some(Shadow { sums, rule: config.rule(seed)? })
+            let (own, noise) = (sums.clone(), config.rewards.noise());
+            Some(Shadow { sums, rule: config.rule(seed)?, own, noise, last: None })
         } else {
             None
         };
@@ -64,6 +74,7 @@ impl Attackers {
             rng: generator(seed, Use::Attacker, 0),
             explored: DMatrix::zeros(theta.len(), theta.len()),
             common: None,
+            each: vec![None; corrupted.len()],
             first: vec![None; corrupted.len()],
             shadow,
         })
@@ -77,7 +88,7 @@ impl Attackers {
             _ if !corrupted => Conduct::Honest,
             Attack::None => Conduct::Honest,
             Attack::FakeParameter => Conduct::Faked,
-            Attack::Sleeper if episode <= half => Conduct::Honest,
+            Attack::Sleeper | Attack::OptimalSleeper if episode <= half => Conduct::Honest,
             Attack::Intermittent if rng.next_u32() >> 31 == 1 => Conduct::Honest,
             _ => Conduct::Attacked,
         };
@@ -102,11 +113,23 @@ impl Attackers {
             }
             fleet.look_ahead(u32::try_from(episodes.steps_before(episode + 1)).unwrap_or(u32::MAX), rng);
         }
+        self.each.fill(None);
+        self.common = None;
+        if !conduct.contains(&Conduct::Attacked) {
+            return;
+        }
+        if let Some(shadow) = shadow.as_mut().filter(|_| self.attack.is_optimal()) {
+            let now: Vec<Message> = (0..conduct.len()).map(|row| Message::own(fleet.summaries(), row)).collect();
+            for (row, Message { gram, feature_sum }) in now.iter().enumerate() {
+                shadow.own.add(row, gram, feature_sum);
+            }
+            self.each = shadow.optimal(fleet, (setting, episode), conduct, &knowledge, &self.explored, &now, rng);
+            return;
+        }
         let mut score = |message: &Message| {
             shadow.as_mut().map_or(0.0, |shadow| shadow.score(fleet, setting, conduct, message, episode))
         };
-        let any = conduct.contains(&Conduct::Attacked);
-        self.common = if any { knowledge.common(self.attack, &mut score) } else { None };
+        self.common = knowledge.common(self.attack, &mut score);
     }
 
     /// Sends an agent's message, if it sends any, to the controller; how many it sent.
@@ -126,8 +149,8 @@ impl Attackers {
             let _ = controller.receive(agent, episode, gram.iter().copied(), feature_sum.iter().copied());
             return 1;
         }
-        let message = match (self.attack, &self.common) {
-            (_, Some(common)) => common.clone(),
+        let message = match (self.attack, self.each[row].as_ref().or(self.common.as_ref())) {
+            (_, Some(chosen)) => chosen.clone(),
             (Attack::Silent, _) => return 0,
             (Attack::Asymmetric, _) => {
                 let Message { gram, feature_sum } = own().asymmetric(self.setting.episodes.length(episode).into());
@@ -150,6 +173,9 @@ impl Attackers {
         1
     }
 }
+
+/// What coming close to a wrong choice is worth to an attacker, against making it.
+const TEMPTATION: f64 = 0.05;
 
 fn admits(setting: &Setting, episode: u32, message: &Message) -> bool {
     let Setting { level, dimension, episodes, reward_bound, .. } = *setting;
@@ -176,5 +202,54 @@ impl Shadow {
         let estimate = self.rule.estimate(&sums, episode + 1).ok();
         let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
         fleet.judge(parameters.model(episode + 1, setting.episodes.length(episode + 1), Rewards::Unbounded))
+    }
+
+    /// What each colluder sends after a search among all.
+    #[expect(clippy::too_many_arguments, reason = "all that a colluder knows")]
+    fn optimal(
+        &mut self,
+        fleet: &mut dyn Fleet,
+        (setting, episode): (&Setting, u32),
+        conduct: &[Conduct],
+        knowledge: &Knowledge,
+        explored: &DMatrix<f64>,
+        now: &[Message],
+        rng: &mut Pcg64,
+    ) -> Vec<Option<Message>> {
+        let Self { sums, rule, own, noise, last } = self;
+        let wishes = fleet.wishes();
+        let each = |message: &dyn Fn(usize) -> Message| -> Vec<Option<Message>> {
+            let one = |row: usize| (conduct[row] == Conduct::Attacked).then(|| message(row));
+            (0..conduct.len()).map(one).collect()
+        };
+        let mut score = |messages: &[Option<Message>]| {
+            let mut sums = sums.clone();
+            for (row, message) in messages.iter().enumerate() {
+                if let Some(message) = message.as_ref().filter(|message| admits(setting, episode, message)) {
+                    sums.add(row, &message.gram, &message.feature_sum);
+                }
+            }
+            let estimate = rule.estimate(&sums, episode + 1).ok();
+            let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
+            let model = parameters.model(episode + 1, setting.episodes.length(episode + 1), Rewards::Unbounded);
+            fleet.judge(model) + TEMPTATION * fleet.temptation(model)
+        };
+        let mut best = (f64::NEG_INFINITY, None);
+        let common = knowledge.common(Attack::Adaptive, &mut |message| {
+            let score = score(&each(&|_| message.clone()));
+            best = if score > best.0 { (score, Some(message.clone())) } else { best.clone() };
+            score
+        });
+        let Some(board) = Board::new(knowledge, *noise, (own, sums), now, explored) else {
+            return each(&|_| common.clone().unwrap_or_else(|| now[0].clone()));
+        };
+        let (found, pull) =
+            board.search(last.as_ref(), wishes, rng, &mut |pull| score(&each(&|row| board.message(pull, row))));
+        let messages = match best {
+            (common, Some(message)) if common >= found => each(&|_| message.clone()),
+            _ => each(&|row| board.message(&pull, row)),
+        };
+        *last = Some(pull);
+        messages
     }
 }

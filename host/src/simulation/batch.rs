@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
-use super::config::{AggregatorName, Config, ConfigError};
+use super::config::{Config, ConfigError};
 use super::outcome::Outcome;
 use super::replay::Logs;
 use super::run::run;
@@ -29,7 +29,7 @@ impl Job {
     }
 
     fn is_oracle(&self) -> bool {
-        self.config.aggregator == AggregatorName::Oracle
+        self.config.aggregator.is_oracle()
     }
 
     fn agent_steps(&self) -> u64 {

@@ -16,6 +16,7 @@ use crate::controller::{Episodes, Setting};
 use crate::names::{UnknownName, named, optional_text, text};
 use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
 use crate::schedule::Problem;
+use crate::whitened::Centre;
 
 /// A run but for its seed. Read from a file, what is not there has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub struct Config {
     pub episode_len: Option<u32>,
     /// L_1: episodes grow as L_1, 2L_1, 4L_1, … up to L. The default is 4, but L with privacy or by a theorem.
     pub first_episode: Option<u32>,
+    /// s: so many episodes have length L_1 before lengths grow. The default is 1, and 2d for whitened rules.
+    pub first_episodes: Option<u32>,
     /// What agents meet.
     #[serde(with = "text")]
     pub environment: Environment,
@@ -52,7 +55,7 @@ pub struct Config {
     /// The corruption that widths, groups and trimming are designed for. The default is 0.3, and 0.25 for
     /// `median-of-means`.
     pub design_corruption: Option<f64>,
-    /// How much of a message is checked.
+    /// How much of a message is checked. Whitened rules take `strict` for `drop`, unless there is privacy.
     #[serde(with = "text")]
     pub admission: Level,
     /// Where λ_k and β_k come from.
@@ -82,6 +85,7 @@ impl Default for Config {
             steps: 4096,
             episode_len: None,
             first_episode: None,
+            first_episodes: None,
             environment: Environment::Ball,
             rewards: RewardKind::Gaussian(0.5),
             theta_norm: 1.0,
@@ -121,6 +125,37 @@ pub enum AggregatorName {
     Krum,
     /// The mean of the best streams by Krum's measure.
     MultiKrum,
+    /// Beyond the paper: whitened residuals, a spectral filter and a width for each direction
+    /// ([`Whitened`](crate::whitened::Whitened)).
+    WhitenedFilter,
+    /// The same by the geometric median alone.
+    WhitenedMedian,
+    /// `whitened-filter` on the means of the groups of `median-of-means`.
+    WhitenedMeans,
+    /// The mean over the honest agents with the width of `whitened-filter`, which only a simulation knows.
+    WhitenedOracle,
+}
+
+impl AggregatorName {
+    /// Whether it works on groups of agents.
+    pub(crate) fn is_of_means(self) -> bool {
+        matches!(self, Self::MedianOfMeans | Self::WhitenedMeans)
+    }
+
+    /// Whether it takes the honest agents alone.
+    pub fn is_oracle(self) -> bool {
+        matches!(self, Self::Oracle | Self::WhitenedOracle)
+    }
+
+    /// What this whitened rule takes for the centre.
+    pub(crate) fn whitened(self) -> Option<Centre> {
+        match self {
+            Self::WhitenedFilter | Self::WhitenedMeans => Some(Centre::Filter),
+            Self::WhitenedMedian => Some(Centre::Median),
+            Self::WhitenedOracle => Some(Centre::Mean),
+            _ => None,
+        }
+    }
 }
 
 named!(
@@ -135,6 +170,10 @@ named!(
     TrimmedMean = "trimmed-mean",
     Krum = "krum",
     MultiKrum = "multi-krum",
+    WhitenedFilter = "whitened-filter",
+    WhitenedMedian = "whitened-median",
+    WhitenedMeans = "whitened-means",
+    WhitenedOracle = "whitened-oracle",
 );
 
 /// Where λ_k and β_k come from, by name.
@@ -263,6 +302,9 @@ impl Config {
         if let Some(first) = self.first_episode.filter(|first| *first == 0 || *first > self.longest()) {
             return fail("first-episode", format!("{first} is not from 1 to the episode length {}", self.longest()));
         }
+        if let Some(starts) = self.first_episodes.filter(|starts| !(1..=MAX_EPISODE_LEN).contains(starts)) {
+            return fail("first-episodes", format!("{starts} is not from 1 to {MAX_EPISODE_LEN}"));
+        }
         if !(0.0..0.5).contains(&self.corrupt) {
             let why = "from half of the agents on, nothing could tell who lies";
             return fail("corrupt", format!("{} is not from 0 to below 0.5: {why}", self.corrupt));
@@ -285,6 +327,24 @@ impl Config {
         }
         if self.privacy.is_some() && self.aggregator == AggregatorName::Solo {
             return fail("privacy", "solo sends nothing that could be made private".into());
+        }
+        if self.aggregator.whitened().is_some() && !(self.rewards.noise() > 0.0) {
+            let why = "it tells noise from lies by that";
+            return fail("rewards", format!("{} needs a noise level R > 0, as gaussian:0.5: {why}", self.aggregator));
+        }
+        if self.aggregator.whitened().is_some() && self.schedule == ScheduleName::Theorem {
+            return fail("schedule", format!("no theorem of the paper is about {}", self.aggregator));
+        }
+        let counted = [AggregatorName::TrimmedMean, AggregatorName::Krum, AggregatorName::MultiKrum];
+        let counted = counted.contains(&self.aggregator) || self.aggregator.is_of_means();
+        if self.admission == Level::Drop && counted {
+            return fail(
+                "admission",
+                format!("{} counts on the number of agents: nobody can be dropped", self.aggregator),
+            );
+        }
+        if self.admission == Level::Drop && self.privacy.is_some() {
+            return fail("admission", "with privacy nobody can be dropped for what a message said".into());
         }
         if !(self.delta > 0.0 && self.delta < 1.0) {
             return fail("delta", format!("{} is not between 0 and 1", self.delta));
@@ -324,7 +384,7 @@ impl Config {
     }
 
     pub(crate) fn design_corruption(&self) -> f64 {
-        let default = if self.aggregator == AggregatorName::MedianOfMeans { 0.25 } else { DESIGN_CORRUPTION };
+        let default = if self.aggregator.is_of_means() { 0.25 } else { DESIGN_CORRUPTION };
         self.design_corruption.unwrap_or(default)
     }
 
@@ -344,17 +404,26 @@ impl Config {
         let longest = self.longest();
         let even = self.schedule == ScheduleName::Theorem || self.privacy.is_some();
         let first = self.first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
-        Episodes::new(self.steps, first, longest).map_err(|error| ConfigError::new("episode-len", error))
+        let whitened = self.aggregator.whitened().is_some();
+        let starts = self.first_episodes.unwrap_or(if whitened { 2 * self.dim as u32 } else { 1 });
+        Episodes::with_starts(self.steps, first, starts, longest)
+            .map_err(|error| ConfigError::new("episode-len", error))
     }
 
     pub(crate) fn setting(&self) -> Result<Setting, ConfigError> {
         Ok(Setting {
             dimension: self.dim as u8,
             episodes: self.episodes()?,
-            level: self.admission,
+            level: self.level(),
             reward_bound: self.rewards.bound(),
             window: 0,
         })
+    }
+
+    fn level(&self) -> Level {
+        let whole = self.aggregator.whitened().is_some() && !self.aggregator.is_of_means();
+        let drop = whole && self.privacy.is_none();
+        if self.admission == Level::Strict && drop { Level::Drop } else { self.admission }
     }
 
     pub(super) fn problem(&self) -> Problem {
@@ -370,9 +439,14 @@ impl Config {
         }
     }
 
-    /// The run whose regret is the yardstick of this one: the honest agents alone, by their mean, on the same draws.
+    /// The run whose regret is the yardstick of this one: the honest agents alone, by their mean, on the same draws; of a
+    /// whitened rule, with the same width.
     pub fn oracle(&self) -> Self {
-        Self { aggregator: AggregatorName::Oracle, attack: Attack::None, design_corruption: None, ..self.clone() }
+        let own = self.clone();
+        match self.aggregator.whitened() {
+            Some(_) => Self { aggregator: AggregatorName::WhitenedOracle, attack: Attack::None, ..own },
+            None => Self { aggregator: AggregatorName::Oracle, attack: Attack::None, design_corruption: None, ..own },
+        }
     }
 }
 

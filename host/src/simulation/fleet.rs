@@ -2,7 +2,8 @@
 
 use std::slice;
 
-use fedbandit_core::{Agent, Model, Prior, Rewards, packed_len};
+use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len};
+use nalgebra::DVector;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use rayon::prelude::*;
@@ -29,6 +30,12 @@ pub(super) trait Fleet: Send {
 
     /// A model's mean regret on these steps.
     fn judge(&mut self, model: Model<'_>) -> f64;
+
+    /// How far below the best other action the best one is by the model's scores, in the mean: less than 0 where it is chosen.
+    fn temptation(&mut self, model: Model<'_>) -> f64;
+
+    /// x − x* of the first of these steps, for all other actions x.
+    fn wishes(&self) -> Vec<DVector<f64>>;
 }
 
 /// What agents work with.
@@ -115,6 +122,8 @@ impl Summaries {
 const CHUNK: usize = 16;
 /// On how many steps a model is judged.
 const AHEAD: usize = 64;
+/// How many actions an attacker would have agents choose.
+const WISHES: usize = 16;
 
 /// The devices of a world, numbered by `devices`.
 pub(super) fn fleet(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Box<dyn Fleet> {
@@ -213,6 +222,31 @@ impl<const D: usize> Fleet for Devices<D> {
         };
         self.ahead.iter().map(regret).sum::<f64>() / AHEAD as f64
     }
+
+    fn temptation(&mut self, model: Model<'_>) -> f64 {
+        self.judge.begin(&model).expect("parameters are such as a device takes");
+        let score = |x: &Action<D>| f64::from(self.judge.score(x).expect("actions in the unit ball"));
+        let gap = |scene: &Scene<D>| {
+            let best = best(scene);
+            let others = scene.arms.iter().enumerate().filter(|(index, _)| *index != best);
+            let other = others.map(|(_, x)| score(x)).fold(f64::NEG_INFINITY, f64::max);
+            if other.is_finite() { other - score(&scene.arms[best]) } else { 0.0 }
+        };
+        self.ahead.iter().map(gap).sum::<f64>() / AHEAD as f64
+    }
+
+    fn wishes(&self) -> Vec<DVector<f64>> {
+        let scene = &self.ahead[0];
+        let best = best(scene);
+        let others = scene.arms.iter().enumerate().filter(|(index, _)| *index != best).take(WISHES);
+        others.map(|(_, x)| DVector::from_iterator(D, (x - scene.arms[best]).iter().copied().map(f64::from))).collect()
+    }
+}
+
+/// The place of the best action.
+fn best<const D: usize>(scene: &Scene<D>) -> usize {
+    let worth = scene.worth.iter().enumerate();
+    worth.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(index, _)| index)
 }
 
 /// The steps of devices that have the same model, who choose together at each step.

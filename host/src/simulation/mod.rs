@@ -18,6 +18,7 @@ mod batch;
 mod config;
 mod environment;
 mod fleet;
+mod optimal;
 mod outcome;
 mod random;
 mod replay;

@@ -9,6 +9,7 @@ use crate::privacy::Plan;
 use crate::privacy::calibration::NoiseBound;
 use crate::rule::{OfMeans, Rule, Schedule, Separate};
 use crate::schedule::{Alone, Calibrated, Inexact, Number, StreamNoise, Theorem};
+use crate::whitened::{Assumptions, Whitened};
 use rand_pcg::rand_core::Rng;
 
 /// ε of the theorems that allow for an inexact oracle.
@@ -26,13 +27,22 @@ impl Config {
 
     /// The rule on streams of units: of groups, where there are groups.
     pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        if let Some(centre) = self.aggregator.whitened() {
+            return Ok(Box::new(Whitened::new(centre, self.assumptions()?)));
+        }
         let f = corrupted(self.design_corruption(), self.agents);
         let schedule = self.schedule()?;
         Ok(match self.aggregator {
             AggregatorName::GeometricMedian | AggregatorName::MedianOfMeans => {
                 separate(GeometricMedian::new(self.tolerance()), schedule)
             }
-            AggregatorName::Mean | AggregatorName::Oracle | AggregatorName::Solo => separate(Mean, schedule),
+            AggregatorName::Mean
+            | AggregatorName::Oracle
+            | AggregatorName::Solo
+            | AggregatorName::WhitenedFilter
+            | AggregatorName::WhitenedMedian
+            | AggregatorName::WhitenedMeans
+            | AggregatorName::WhitenedOracle => separate(Mean, schedule),
             AggregatorName::CoordinateMedian => separate(CoordinateMedian, schedule),
             AggregatorName::TrimmedMean => separate(TrimmedMean { f }, schedule),
             AggregatorName::Krum => separate(Krum { f }, schedule),
@@ -40,9 +50,19 @@ impl Config {
         })
     }
 
+    fn assumptions(&self) -> Result<Assumptions, ConfigError> {
+        let (noise, theta_bound, stream_noise) = (self.rewards.noise(), self.theta_norm, self.stream_noise()?);
+        let (corruption, smallest) = match self.groups(0)? {
+            // At most N₁ of 3·N₁ groups have a corrupted agent.
+            Some(groups) => (if groups.len() > 1 { 1.0 / 3.0 } else { 0.0 }, groups.sizes().min().unwrap_or(1)),
+            None => (self.design_corruption(), 1),
+        };
+        Ok(Assumptions { corruption, noise: noise / (smallest as f64).sqrt(), theta_bound, stream_noise })
+    }
+
     /// The groups of a median of means, drawn before the first message.
     pub(crate) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
-        if self.aggregator != AggregatorName::MedianOfMeans {
+        if !self.aggregator.is_of_means() {
             return Ok(None);
         }
         let drawn = generator(seed, Use::Groups, 0).next_u64();

@@ -68,7 +68,7 @@ impl<'a> Simulation<'a> {
         let setting = config.setting()?;
         // The oracle's devices are the honest ones, with the draws that they have in every other run.
         let corrupted = corrupted(config, seed);
-        let oracle = config.aggregator == AggregatorName::Oracle;
+        let oracle = config.aggregator.is_oracle();
         let devices: Vec<usize> = (0..config.agents).filter(|device| !(oracle && corrupted[*device])).collect();
         let rewards = if config.rewards.bound().is_some() { Rewards::Clipped } else { Rewards::Unbounded };
         Ok(Self {
@@ -241,7 +241,7 @@ impl<'a> Simulation<'a> {
             privacy: config.privacy.map(|privacy| privacy.to_string()),
             regret: honest.regret,
             regret_random: honest.random,
-            regret_oracle: (config.aggregator == AggregatorName::Oracle).then_some(honest.regret),
+            regret_oracle: config.aggregator.is_oracle().then_some(honest.regret),
             after_first_episode: honest.regret - self.first_episode,
             total: honest.regret / honest.random,
             late: honest.late_regret / honest.late_random,

@@ -1,0 +1,550 @@
+//! Beyond the paper: a rule in whitened coordinates, with a spectral filter and a width of its own.
+//!
+//! The paper's rule takes the median of the V̂_i and of the v̂_i in their own units. A direction that is rarely explored then
+//! has an error as large as all others, and a width that does not shrink with the number of agents. Here Gram matrices are
+//! compared relative to each other and agents by their residuals v̂_i − V̂_iθ, in units of their own noise. What is proven
+//! of it and what is not stands in docs/theory.md.
+
+use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
+use rayon::prelude::*;
+
+use crate::aggregate::{
+    Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, Tolerance, certify, distance, lower_median,
+};
+use crate::rule::{Estimate, Parameters, Rule};
+use crate::schedule::StreamNoise;
+use crate::streams::Streams;
+use crate::symmetric;
+
+/// How [`Whitened`] finds the centre of whitened points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Centre {
+    /// The spectral filter, and a width for each direction.
+    Filter,
+    /// The geometric median, and one width for all directions.
+    Median,
+    /// The mean, with the width of the filter: what the rule would do if it knew who is honest. One liar can move it anywhere.
+    Mean,
+}
+
+/// What [`Whitened`] has to be told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Assumptions {
+    /// a: the share of units that may be corrupted, below 1/2.
+    pub corruption: f64,
+    /// R > 0: the reward's noise is R-sub-Gaussian.
+    pub noise: f64,
+    /// S ≥ ‖θ*‖₂.
+    pub theta_bound: f64,
+    /// What noise there is in a stream.
+    pub stream_noise: Option<StreamNoise>,
+}
+
+/// The rules `whitened-filter` and `whitened-median`, for n units, a share a of which may be corrupted:
+///
+/// 1. G is the geometric median of the V̂_i. Twice: with Λ = G + λI = LLᵀ, G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all
+///    directions count alike. Λ = G + λI, where λ = [`LAMBDA`]. With
+///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
+/// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
+///    median in the first round and the filter from then on. Done when m moves θ by no more than R/100 in the norm of Λ.
+/// 3. The filter weighs all z_i alike, but those farther from their median than R(√d + √(2 ln 10n)) not at all. While the largest
+///    eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R², W being the sum of weights: s_i is the square of
+///    z_i − m along its eigenvector, and w_i ← w_i(1 − s_i/max s). If less than max(n(1 − 2a), n/4) of W would be left, or after
+///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
+/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of three (see [`outer_sum`]). What liars can do that C
+///    does not show, a/(1 − a)·(C − (1 − a)γR²(I − λL⁻¹L⁻ᵀ))₊ with γ = (1 − √(d/(1 − a)n))²₊; the noise of honest units, a
+///    ball of radius R√(d/(1 − a)n); the bias, λ²S²L⁻¹L⁻ᵀ.
+///
+/// If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
+/// variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
+/// done to the mean. The agent's √(xᵀPx) is its β‖x‖ in the norm of Λ⁻¹, with β = 1 and Λ = P⁻¹, so that nothing changes for
+/// devices.
+///
+/// The answer is a function of the streams, up to the tolerance of the medians: nothing else is kept from one episode to the next.
+#[derive(Debug)]
+pub struct Whitened {
+    centre: Centre,
+    assumptions: Assumptions,
+    raw: GeometricMedian,
+    relative: GeometricMedian,
+    residual: GeometricMedian,
+    /// The L⁻¹V̂_iL⁻ᵀ, in the scaled packing.
+    grams: Vec<f64>,
+    /// The z_i.
+    residuals: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+/// λ without privacy.
+pub const LAMBDA: f64 = 0.1;
+
+/// How often θ is improved at most.
+pub const ROUNDS: usize = 6;
+
+/// How often a filter lowers weights at most.
+pub const PASSES: usize = 100;
+
+/// How far above the largest eigenvalue of noise alone the filter stops.
+const SLACK: f64 = 1.1;
+
+/// How far beyond its root mean square the noise of a mean is allowed for, in deviations of one coordinate.
+const TAIL: f64 = 2.0;
+
+/// Of medians that only choose coordinates.
+const COARSE: Tolerance = Tolerance::Relative(1e-3);
+
+const FINE: Tolerance = Tolerance::Relative(1e-6);
+
+/// Rows that a thread takes at a time.
+const CHUNK: usize = 256;
+
+impl Whitened {
+    /// The rule; see [`Assumptions`] for what makes sense.
+    pub fn new(centre: Centre, assumptions: Assumptions) -> Self {
+        let [raw, relative, residual] = [COARSE, FINE, FINE].map(GeometricMedian::new);
+        let (grams, residuals, weights) = (Vec::new(), Vec::new(), Vec::new());
+        Self { centre, assumptions, raw, relative, residual, grams, residuals, weights }
+    }
+
+    /// λ and ν²(1 + S²)/R², where ν is the deviation of the noise in each coordinate of a release: that much it adds to the variance of
+    /// a residual, in units of R². λ is such that Λ is not lost in the noise of its own median.
+    fn priors(&self, episode: u32, units: usize, dimension: usize) -> (f64, f64) {
+        let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
+        let Some(stream_noise) = stream_noise else { return (LAMBDA, 0.0) };
+        let one = stream_noise.of_mean(episode, 1.0);
+        let added = one.vector.powi(2) * (1.0 + theta_bound.powi(2)) / (dimension as f64 * noise.powi(2));
+        (LAMBDA.max(self.kappa() * one.frobenius + one.spectral / (units as f64).sqrt()), added)
+    }
+
+    /// How far colluders were seen to move a geometric median, in median distances.
+    fn kappa(&self) -> f64 {
+        let a = self.assumptions.corruption;
+        a / (1.0 - 2.0 * a).sqrt()
+    }
+
+    /// G, and the median distance of the V̂_i from it, relative to itself.
+    fn gram(&mut self, streams: &Streams, prior: f64) -> Result<(DMatrix<f64>, f64), AggregateError> {
+        let (d, p) = (streams.dimension(), streams.gram.dimension());
+        let mean = self.centre == Centre::Mean;
+        let first = if mean { Mean.aggregate(&streams.gram)? } else { self.raw.aggregate(&streams.gram)? };
+        let (mut gram, mut apart) = (symmetric::matrix(&first.point, d), 0.0);
+        for _ in 0..if mean { 1 } else { 2 } {
+            let Some((factor, _)) = factor(&gram, prior) else { break };
+            self.whiten(&streams.gram, &inverse(&factor));
+            let Ok(points) = Points::new(&self.grams[..], p) else { break };
+            let relative = if mean { Mean.aggregate(&points)? } else { self.relative.aggregate(&points)? }.point;
+            gram = symmetrised(&factor * symmetric::matrix(&relative, d) * factor.transpose());
+            apart = lower_median(points.rows().map(|row| distance(row, &relative)).collect());
+        }
+        Ok((gram, apart))
+    }
+
+    /// All L⁻¹V̂_iL⁻ᵀ, given L⁻¹.
+    fn whiten(&mut self, grams: &Points<'_>, inverse: &Inverse) {
+        let p = grams.dimension();
+        self.grams.resize(grams.values().len(), 0.0);
+        let rows = grams.values().par_chunks(CHUNK * p).zip(self.grams.par_chunks_mut(CHUNK * p));
+        rows.for_each(|(grams, whitened)| kernel::whiten(grams, whitened, inverse));
+    }
+
+    /// All z_i at θ.
+    fn residuals(&mut self, streams: &Streams, inverse: &Inverse, theta: &DVector<f64>) {
+        let (d, p) = (theta.len(), streams.gram.dimension());
+        self.residuals.resize(streams.feature_sum.values().len(), 0.0);
+        let rows = streams.gram.values().par_chunks(CHUNK * p).zip(streams.feature_sum.values().par_chunks(CHUNK * d));
+        rows.zip(self.residuals.par_chunks_mut(CHUNK * d)).for_each(|((grams, sums), residuals)| {
+            kernel::residuals(grams, sums, residuals, inverse, theta.as_slice());
+        });
+        // What overflowed counts as nothing, as everywhere.
+        self.residuals.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
+    }
+
+    /// θ, and the z_i's spread around their centre.
+    fn solve(
+        &mut self,
+        streams: &Streams,
+        Metric { factor, design, lambda }: &Metric,
+    ) -> Result<(DVector<f64>, DMatrix<f64>), AggregateError> {
+        let d = streams.dimension();
+        let inverse = inverse(factor);
+        let mut theta = DVector::zeros(d);
+        let mut spread = DMatrix::zeros(d, d);
+        for round in 0..ROUNDS {
+            self.residuals(streams, &inverse, &theta);
+            let centre = match self.centre {
+                Centre::Mean => {
+                    self.weights.resize(streams.gram.len(), 1.0);
+                    self.weighted(&vec![0.0; d])
+                }
+                Centre::Filter if round > 0 => self.filtered(d)?,
+                Centre::Filter | Centre::Median => Cloud { mean: self.median(d)?, spread, weight: 0.0 },
+            };
+            let step = factor * centre.mean - &theta * *lambda;
+            let moved = design.solve(&step);
+            theta += &moved;
+            spread = centre.spread;
+            if round > 0 && moved.dot(&step) <= (0.01 * self.assumptions.noise).powi(2) {
+                break;
+            }
+        }
+        Ok((theta, spread))
+    }
+
+    fn median(&mut self, d: usize) -> Result<DVector<f64>, AggregateError> {
+        let Ok(points) = Points::new(&self.residuals[..], d) else { return Err(AggregateError::Empty) };
+        Ok(self.residual.aggregate(&points)?.point.into())
+    }
+
+    /// Weight, mean and covariance of the z_i with weights, computed around a point nearby, so that nothing cancels.
+    fn weighted(&self, origin: &[f64]) -> Cloud {
+        let d = origin.len();
+        let (total, sum, squares) = kernel::moments(&self.residuals, &self.weights, origin);
+        let offset = DVector::from_vec(sum) / total;
+        let squares = DMatrix::from_row_slice(d, kernel::padded(d), &squares).columns(0, d).into_owned();
+        let spread = squares / total - &offset * offset.transpose();
+        Cloud { mean: DVector::from_column_slice(origin) + offset, spread, weight: total }
+    }
+
+    /// Step 3.
+    fn filtered(&mut self, d: usize) -> Result<Cloud, AggregateError> {
+        let Assumptions { corruption: a, noise, .. } = self.assumptions;
+        let centre = self.median(d)?;
+        let n = self.residuals.len() as f64 / d as f64;
+        let far = noise * ((d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
+        let near = |row: &[f64]| f64::from(distance(row, centre.as_slice()) <= far);
+        self.weights.clear();
+        self.weights.extend(self.residuals.chunks_exact(d).map(near));
+        if self.weights.iter().all(|weight| *weight == 0.0) {
+            // The median alone is left.
+            return Ok(Cloud { spread: DMatrix::zeros(d, d), mean: centre, weight: 0.0 });
+        }
+        let least = (n * (1.0 - 2.0 * a)).max(n / 4.0);
+        let mut best: Option<(f64, Cloud)> = None;
+        for _ in 0..PASSES {
+            let cloud = self.weighted(centre.as_slice());
+            let edge = (1.0 + (d as f64 / cloud.weight).sqrt()).powi(2);
+            let (value, direction) = largest_eigenpair(&cloud.spread);
+            if value <= SLACK * edge * noise * noise {
+                return Ok(cloud);
+            }
+            let middle = cloud.mean.dot(&direction);
+            let along = |row: &[f64]| (dot(row, direction.as_slice()) - middle).powi(2);
+            let rows = self.residuals.chunks_exact(d).zip(&self.weights).filter(|(_, weight)| **weight > 0.0);
+            let most = rows.map(|(row, _)| along(row)).fold(0.0, f64::max);
+            if best.as_ref().is_none_or(|(least, _)| value / edge < *least) {
+                best = Some((value / edge, cloud));
+            }
+            for (row, weight) in self.residuals.chunks_exact(d).zip(&mut self.weights) {
+                *weight *= (1.0 - along(row) / most).max(0.0);
+            }
+            if !(self.weights.iter().sum::<f64>() >= least) {
+                break;
+            }
+        }
+        best.map(|(_, cloud)| cloud).ok_or(AggregateError::Empty)
+    }
+
+    /// P in the coordinates of the z_i.
+    fn width(&self, Metric { factor, lambda, .. }: &Metric, spread: &DMatrix<f64>, units: f64) -> DMatrix<f64> {
+        let Assumptions { corruption: a, noise, theta_bound, .. } = self.assumptions;
+        let d = factor.nrows() as f64;
+        let rows = inverse(factor).matrix();
+        let prior = symmetrised(&rows * rows.transpose() * *lambda);
+        let bias = &prior * (lambda * theta_bound.powi(2));
+        let ball = |radius: f64| DMatrix::from_diagonal_element(factor.nrows(), factor.nrows(), radius * radius);
+        if self.centre == Centre::Median {
+            return outer_sum(&[ball(noise * d.sqrt() * (self.kappa() + 1.0 / units.sqrt())), bias]);
+        }
+        let honest = (1.0 - a) * units;
+        let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
+        let shown = (ball(1.0) - prior) * ((1.0 - a) * edge * noise * noise);
+        let hidden = positive_part(&symmetrised(spread - shown)) * (a / (1.0 - a));
+        outer_sum(&[hidden, ball(noise * (d.sqrt() + TAIL) / honest.sqrt()), bias])
+    }
+
+    /// θ and its parameters, if a device can use them, and how many eigenvalues were raised for that.
+    fn parameters(
+        &mut self,
+        streams: &Streams,
+        metric: &Metric,
+        apart: f64,
+    ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
+        let (theta, spread) = self.solve(streams, metric)?;
+        // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that.
+        let moved = if self.assumptions.stream_noise.is_none() { self.kappa() * apart } else { 0.0 };
+        let wider = (1.0 + moved).powi(2);
+        let width = self.width(metric, &spread, streams.gram.len() as f64) * wider;
+        let usable = || {
+            // P⁻¹ = (CCᵀ)⁻¹ in coordinates of the z_i; ΛL⁻ᵀ takes it to those of θ.
+            let back = metric.factor.solve_lower_triangular(&metric.design.l_dirty().lower_triangle())?;
+            let back = back * metric.design.l_dirty().lower_triangle().transpose();
+            let design = symmetrised(back.tr_mul(&(width.cholesky()?.inverse() * &back)));
+            let (design, raised) = symmetric::raise_eigenvalues(design, 0.0)?;
+            Some((theta.clone(), Parameters::new(&theta, &design, 1.0)?, raised))
+        };
+        Ok(usable())
+    }
+}
+
+impl Rule for Whitened {
+    fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
+        let (d, units) = (streams.dimension(), streams.gram.len());
+        if units == 0 {
+            return Err(AggregateError::Empty);
+        }
+        let (lambda, added) = self.priors(episode, units, d);
+        let (gram, apart) = self.gram(streams, lambda + added)?;
+        let mut sum = vec![0.0; d];
+        let (mut parameters, mut raised) = (None, 0);
+        if let Some((metric, repaired)) = Metric::new(&gram, lambda, added) {
+            raised = repaired;
+            if let Some((theta, found, more)) = self.parameters(streams, &metric, apart)? {
+                let factor = metric.design.l_dirty().lower_triangle();
+                sum = (&factor * factor.tr_mul(&theta)).as_slice().to_vec();
+                (parameters, raised) = (Some(found), raised + more);
+            }
+        }
+        let packed: Vec<f64> = symmetric::pack(&gram).collect();
+        let packed = symmetric::scaled(&packed, d).collect();
+        let gram: Aggregate = certify(&streams.gram, packed);
+        Ok(Estimate { parameters, lambda, raised, gram, feature_sum: certify(&streams.feature_sum, sum) })
+    }
+}
+
+/// What the z_i are measured in.
+struct Metric {
+    /// L, with LLᵀ = Λ plus what privacy adds.
+    factor: DMatrix<f64>,
+    /// Λ.
+    design: Cholesky<f64, Dyn>,
+    /// λ.
+    lambda: f64,
+}
+
+impl Metric {
+    /// From G, and how many eigenvalues had to be raised.
+    fn new(gram: &DMatrix<f64>, lambda: f64, added: f64) -> Option<(Self, usize)> {
+        let (root, raised) = factor(gram, lambda)?;
+        let design = Cholesky::pack_dirty(root.clone());
+        let factor = match added > 0.0 {
+            true => symmetric::shifted(&(&root * root.transpose()), added).cholesky()?.l(),
+            false => root,
+        };
+        Some((Self { factor, design, lambda }, raised))
+    }
+}
+
+/// Some of the z_i.
+#[derive(Clone, Debug)]
+struct Cloud {
+    mean: DVector<f64>,
+    spread: DMatrix<f64>,
+    weight: f64,
+}
+
+/// L with LLᵀ = G + λI, and how many eigenvalues of G had to be raised so that this is at least λ/2: none without noise,
+/// where G is a mean of Gram matrices.
+fn factor(gram: &DMatrix<f64>, lambda: f64) -> Option<(DMatrix<f64>, usize)> {
+    if symmetric::shifted(gram, lambda / 2.0).cholesky().is_some() {
+        return Some((symmetric::shifted(gram, lambda).cholesky()?.l(), 0));
+    }
+    let (design, raised) = symmetric::raise_eigenvalues(symmetric::shifted(gram, lambda), lambda / 2.0)?;
+    Some((design.cholesky()?.l(), raised))
+}
+
+/// L⁻¹.
+struct Inverse {
+    d: usize,
+    rows: Vec<f64>,
+    /// Padded with zeros.
+    columns: Vec<f64>,
+}
+
+impl Inverse {
+    fn matrix(&self) -> DMatrix<f64> {
+        DMatrix::from_row_slice(self.d, self.d, &self.rows)
+    }
+}
+
+fn inverse(factor: &DMatrix<f64>) -> Inverse {
+    let d = factor.nrows();
+    let mut inverse = DMatrix::identity(d, d);
+    // A Cholesky factor has a positive diagonal.
+    factor.solve_lower_triangular_mut(&mut inverse);
+    let mut columns = vec![0.0; d * kernel::padded(d)];
+    for (row, column) in columns.chunks_exact_mut(kernel::padded(d)).zip(inverse.column_iter()) {
+        row.iter_mut().zip(&column).for_each(|(entry, value)| *entry = *value);
+    }
+    Inverse { d, rows: inverse.transpose().as_slice().to_vec(), columns }
+}
+
+/// What is done for every unit, with the processor's wider registers: every sum is formed in the same order, and has the same bits.
+mod kernel {
+    use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+
+    use pulp::Arch;
+
+    use super::Inverse;
+
+    /// Entries that are summed up together.
+    const BLOCK: usize = 8;
+
+    /// The length of a row with its padding.
+    pub(super) fn padded(d: usize) -> usize {
+        d.next_multiple_of(BLOCK)
+    }
+
+    /// Σ f_k·row_k.
+    #[inline(always)]
+    fn combine(sum: &mut [f64], factors: &[f64], rows: &[f64]) {
+        let length = sum.len();
+        for (block, sum) in sum.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            let mut sums = [0.0; BLOCK];
+            for (factor, row) in factors.iter().zip(rows.chunks_exact(length)) {
+                let row = &row.as_chunks::<BLOCK>().0[block];
+                for l in 0..BLOCK {
+                    sums[l] += factor * row[l];
+                }
+            }
+            *sum = sums;
+        }
+    }
+
+    /// The full matrix of a scaled packing, in padded rows.
+    #[inline(always)]
+    fn unpack(scaled: &[f64], full: &mut [f64], d: usize) {
+        let (mut rest, length) = (scaled, padded(d));
+        for i in 0..d {
+            let (row, below) = rest.split_at(d - i);
+            full[i * length + i] = row[0];
+            for (j, value) in row.iter().enumerate().skip(1) {
+                full[i * length + i + j] = value * FRAC_1_SQRT_2;
+                full[(i + j) * length + i] = value * FRAC_1_SQRT_2;
+            }
+            rest = below;
+        }
+    }
+
+    /// L⁻¹VL⁻ᵀ of each V, in the scaled packing.
+    pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
+        let d = inverse.d;
+        let (p, length) = (d * (d + 1) / 2, padded(d));
+        let [mut full, mut half, mut row] = [d * length, length, length].map(|length| vec![0.0; length]);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for (gram, whitened) in grams.chunks_exact(p).zip(whitened.chunks_exact_mut(p)) {
+                    unpack(gram, &mut full, d);
+                    let mut rest = whitened;
+                    for i in 0..d {
+                        combine(&mut half, &inverse.rows[i * d..][..=i], &full);
+                        combine(&mut row, &half[..d], &inverse.columns);
+                        let (packed, below) = rest.split_at_mut(d - i);
+                        packed[0] = row[i];
+                        packed[1..].iter_mut().zip(&row[i + 1..]).for_each(|(value, row)| *value = SQRT_2 * row);
+                        rest = below;
+                    }
+                }
+            },
+        );
+    }
+
+    /// L⁻¹(v − Vθ) of each (V, v).
+    pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inverse: &Inverse, theta: &[f64]) {
+        let d = inverse.d;
+        let (p, length) = (d * (d + 1) / 2, padded(d));
+        let [mut full, mut image, mut row] = [d * length, length, length].map(|length| vec![0.0; length]);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                let rows = grams.chunks_exact(p).zip(sums.chunks_exact(d)).zip(residuals.chunks_exact_mut(d));
+                for ((gram, sum), residual) in rows {
+                    unpack(gram, &mut full, d);
+                    combine(&mut image, theta, &full);
+                    image.iter_mut().zip(sum).for_each(|(image, sum)| *image = sum - *image);
+                    combine(&mut row, &image[..d], &inverse.columns);
+                    residual.copy_from_slice(&row[..d]);
+                }
+            },
+        );
+    }
+
+    /// The sums of w, w·y and w·yyᵀ in padded rows, with y = z − origin, over all z of positive weight w.
+    pub(super) fn moments(residuals: &[f64], weights: &[f64], origin: &[f64]) -> (f64, Vec<f64>, Vec<f64>) {
+        let d = origin.len();
+        let length = padded(d);
+        let (mut total, mut sum, mut squares, mut y) = (0.0, vec![0.0; d], vec![0.0; d * length], vec![0.0; length]);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for (row, weight) in residuals.chunks_exact(d).zip(weights).filter(|(_, weight)| **weight > 0.0) {
+                    total += weight;
+                    for (j, (y, sum)) in y.iter_mut().zip(&mut sum).enumerate() {
+                        *y = row[j] - origin[j];
+                        *sum += weight * *y;
+                    }
+                    for (i, row) in squares.chunks_exact_mut(length).enumerate() {
+                        let factor = weight * y[i];
+                        for (row, y) in row.as_chunks_mut::<BLOCK>().0.iter_mut().zip(y.as_chunks::<BLOCK>().0) {
+                            for l in 0..BLOCK {
+                                row[l] += factor * y[l];
+                            }
+                        }
+                    }
+                }
+            },
+        );
+        (total, sum, squares)
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn symmetrised(matrix: DMatrix<f64>) -> DMatrix<f64> {
+    (&matrix + matrix.transpose()) * 0.5
+}
+
+/// A₊.
+fn positive_part(matrix: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut positive = DMatrix::zeros(matrix.nrows(), matrix.ncols());
+    for (value, vector) in symmetric::eigenpairs(matrix).iter().filter(|(value, _)| *value > 0.0) {
+        positive.ger(*value, vector, vector, 1.0);
+    }
+    positive
+}
+
+/// An ellipsoid that holds all sums of points of some ellipsoids {x : xxᵀ ⪯ A_j}: Σt_j·ΣA_j/t_j, with t_j² the largest eigenvalue
+/// of A_j.
+///
+/// For x = Σx_j and any u, (uᵀx)² ≤ (Σ√(uᵀA_ju))² ≤ Σt_j·Σ(uᵀA_ju)/t_j by Cauchy and Schwarz.
+fn outer_sum(parts: &[DMatrix<f64>]) -> DMatrix<f64> {
+    let extents: Vec<f64> = parts.iter().map(|part| largest_eigenpair(part).0.max(0.0).sqrt()).collect();
+    let total: f64 = extents.iter().sum();
+    let mut sum = parts[0].clone() * 0.0;
+    for (part, extent) in parts.iter().zip(&extents).filter(|(_, extent)| **extent > 0.0) {
+        sum += part * (total / extent);
+    }
+    sum
+}
+
+/// The largest eigenvalue of a positive semidefinite matrix, and its unit vector, by powers.
+fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
+    let start = matrix.column_iter().max_by(|a, b| a.norm_squared().total_cmp(&b.norm_squared()));
+    let Some(start) = start.filter(|start| start.norm() > 0.0) else { return (0.0, DVector::zeros(matrix.nrows())) };
+    let mut vector = start.normalize();
+    let mut value = 0.0;
+    for _ in 0..POWERS {
+        let image = matrix * &vector;
+        value = image.dot(&vector);
+        if !(value > 0.0) || (&image - &vector * value).norm() <= 1e-9 * value {
+            break;
+        }
+        vector = image.normalize();
+    }
+    (value, vector)
+}
+
+/// After so many powers the value is at least 1 − ln(d)/600 of the largest, whatever lies between them.
+const POWERS: usize = 300;
