@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The project's checks, the same on a laptop and in CI. `./ci.sh` runs all of them, `./ci.sh lint test` some,
-# `./ci.sh budget --write`, `bench --write` and `claims --write` put new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
+# `./ci.sh budget --write`, and the same of `bench`, `claims`, `soak` and `planted`, put new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
 set -u
 cd "$(dirname "$0")" || exit 1
 
-STEPS=(fmt lint test page docs nostd qemu python budget miri)
+STEPS=(fmt lint test faults page docs nostd qemu python budget miri)
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
 export RUSTFLAGS="${RUSTFLAGS:--D warnings}" CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
@@ -15,6 +15,7 @@ usage() {
   echo "  fmt     formatting"
   echo "  lint    clippy, warnings denied, on the workspace and the firmware"
   echo "  test    unit, property and documentation tests of core and host; core also with overflow checks"
+  echo "  faults  the service and its devices in 200 worlds of faults, the store on a disk that fails"
   echo "  page    the status page in Chromium; screenshots stay in target/tmp"
   echo "  docs    rustdoc, warnings denied"
   echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
@@ -26,6 +27,8 @@ usage() {
   echo "and by name only:"
   echo "  bench   the geometric median, noise, simulation and service against limits and peers; --write replaces docs/benchmarks.md"
   echo "  claims  measures again what docs/simulation.md says, for some minutes; --write replaces it"
+  echo "  soak    10,000 worlds of faults, and every operation of the disk; --write replaces both in docs/reliability.md"
+  echo "  planted bugs are planted one by one, and must be found; --write replaces the table in docs/reliability.md"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
 
@@ -113,6 +116,8 @@ step_test() {
   cargo test --locked -p fedbandit-core -p fedbandit --all-features --release
 }
 
+step_faults() { setup_host && cargo test --locked --release -p fedbandit-tests --test faults --test storage; }
+
 step_page() {
   setup_host || return
   apt_install chromium chromium || { skip "Chromium cannot be had here"; return; }
@@ -159,6 +164,14 @@ step_bench() {
     cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
   done
 }
+
+step_soak() {
+  setup_host || return
+  cargo run --locked --release -q -p fedbandit-tests -- soak --seeds 10000 "$@" &&
+    cargo run --locked --release -q -p fedbandit-tests -- storage "$@"
+}
+
+step_planted() { setup_host && cargo run --locked --release -q -p fedbandit-tests -- planted "$@"; }
 
 step_claims() {
   setup_host && cargo build --locked --release -p fedbandit || return
@@ -208,7 +221,7 @@ for step in "${wanted[@]}"; do
   say "$step"
   start=$SECONDS
   case $step in
-    budget | bench | claims) "step_$step" "${options[@]}" ;;
+    budget | bench | claims | soak | planted) "step_$step" "${options[@]}" ;;
     *) "step_$step" ;;
   esac
   case $? in

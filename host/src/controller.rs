@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::{MAX_EPISODE_LEN, Model, Rewards};
 use thiserror::Error;
 
 use crate::admission::{Admission, Fault, Level, SettingError, pack_symmetric};
 use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_median};
 use crate::rule::{Estimate, Parameters, Rule};
-use crate::streams::{AgentId, Privatise};
+use crate::streams::{AgentId, Privatise, Streams};
 
 /// The controller of one run: a pure state machine without clock, random numbers or IO.
 ///
@@ -332,6 +333,9 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         let growing = (episode - 1).min(DOUBLINGS);
         self.admissions[growing as usize].check(&gram, feature_sum)?;
         self.privatise.add(row, episode, &gram, feature_sum);
+        if episode < self.episode && planted::is(Bug::LateFrameInTwoEpisodes) {
+            self.privatise.add(row, self.episode, &gram, feature_sum);
+        }
         Ok(())
     }
 
@@ -345,7 +349,8 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     fn free_slot(&self, row: usize, episode: u32) -> Result<u32, Fault> {
         let age = self.episode.checked_sub(episode).filter(|age| *age <= self.setting.window);
         let age = age.filter(|_| episode > 0 && !self.is_over()).ok_or(Fault::WrongEpisode)?;
-        if self.slots[row].taken >> age & 1 == 1 { Err(Fault::Duplicate) } else { Ok(age) }
+        let taken = self.slots[row].taken >> age & 1 == 1 && !planted::is(Bug::NoDuplicateCheck);
+        if taken { Err(Fault::Duplicate) } else { Ok(age) }
     }
 
     /// Whether an agent's message of an episode could still be taken. Nothing is counted.
@@ -389,6 +394,11 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     /// What the rule said last.
     pub fn estimate(&self) -> &Estimate {
         &self.estimate
+    }
+
+    /// V̂_i and v̂_i as they were released last; without privacy the sums as they are.
+    pub fn streams(&self) -> &Streams {
+        self.privatise.streams()
     }
 
     /// What happened so far.

@@ -64,6 +64,9 @@ pub trait Privatise {
     /// same.
     fn release(&mut self, episode: u32) -> &Streams;
 
+    /// What was released last.
+    fn streams(&self) -> &Streams;
+
     /// The unit of a row.
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> Self::Unit;
 }
@@ -92,6 +95,10 @@ impl Privatise for NoPrivacy {
     }
 
     fn release(&mut self, _episode: u32) -> &Streams {
+        &self.0
+    }
+
+    fn streams(&self) -> &Streams {
         &self.0
     }
 

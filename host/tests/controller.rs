@@ -593,6 +593,10 @@ impl Privatise for Groups {
         &self.released
     }
 
+    fn streams(&self) -> &Streams {
+        &self.released
+    }
+
     fn unit(&self, row: usize, _enrolled: &[AgentId]) -> Group {
         Group(row)
     }

@@ -2,12 +2,20 @@
 
 use std::process::ExitCode;
 
+use fedbandit_tests::{planted, soak, storage};
+
 const HELP: &str = "\
 usage: fedbandit-tests budget [--write]
+       fedbandit-tests soak --seeds N [--first S] [--verbose | --write]
+       fedbandit-tests storage [--short | --write]
+       fedbandit-tests planted [--write]
 
   budget    what the agent costs on each Cortex-M core: RAM, flash, instructions under QEMU.
             Fails if a number is above its limit or differs from core/budget.csv.
-  --write   put the numbers on record, in core/budget.csv and the READMEs that show them
+  soak      the service and its devices in N worlds of faults, from seed S (1) on. Fails with the first seed that is wrong.
+  storage   the store on a disk that stops or fails at every operation, its recovery included, for some minutes
+  planted   one bug after the other is planted, and must be found; builds into target/planted
+  --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them
 ";
 
 fn main() -> ExitCode {
@@ -16,11 +24,17 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["budget"] => fedbandit_tests::budget::check(false),
         ["budget", "--write"] => fedbandit_tests::budget::check(true),
+        ["soak", ref options @ ..] => match soak::options(options) {
+            Some(wanted) => soak::run(wanted),
+            None => return usage(),
+        },
+        ["storage"] => storage::run(storage::ALL, false),
+        ["storage", "--short"] => storage::run(storage::SHORT, false),
+        ["storage", "--write"] => storage::run(storage::ALL, true),
+        ["planted"] => planted::run(false),
+        ["planted", "--write"] => planted::run(true),
         ["--help" | "-h"] => Ok(HELP.to_owned()),
-        _ => {
-            eprint!("{HELP}");
-            return ExitCode::from(2);
-        }
+        _ => return usage(),
     };
     match outcome {
         Ok(text) => {
@@ -32,4 +46,9 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn usage() -> ExitCode {
+    eprint!("{HELP}");
+    ExitCode::from(2)
 }

@@ -16,6 +16,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::model::{Model, Rewards, Values, packed_len};
+use crate::planted::{self, Bug};
 use crate::state::crc32;
 use crate::summary::EpisodeSummary;
 
@@ -259,7 +260,10 @@ impl Identity {
     fn verify(&self, signed: &[u8], tag: &[u8; TAG_LEN]) -> Result<(), DecodeError> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).map_err(|_| DecodeError::Tag)?;
         mac.update(signed);
-        mac.verify_truncated_left(tag).map_err(|_| DecodeError::Tag)
+        match mac.verify_truncated_left(tag) {
+            Err(_) if !planted::is(Bug::NoTagCheck) => Err(DecodeError::Tag),
+            _ => Ok(()),
+        }
     }
 }
 

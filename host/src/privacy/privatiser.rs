@@ -154,6 +154,10 @@ impl<K: NoiseKey> Privatise for Private<K> {
         &self.streams
     }
 
+    fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
     fn unit(&self, row: usize, _enrolled: &[AgentId]) -> Stream {
         Stream(row)
     }

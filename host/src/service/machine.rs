@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
+use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{
     DecodeError, Identity, Message, NackReason, Nonces, Seal, Summary, claimed_address, max_sealed_frame_len,
 };
@@ -16,7 +17,7 @@ use crate::controller::{Closed, Controller, Counts, Suspicion};
 use crate::privacy::calibration::{Budget, Mechanism};
 use crate::privacy::{Private, RunKey};
 use crate::rule::{Estimate, Rule};
-use crate::streams::{AgentId, NoPrivacy};
+use crate::streams::{AgentId, NoPrivacy, Streams};
 
 /// A controller with or without privacy.
 #[expect(clippy::large_enum_variant, reason = "there is one of them")]
@@ -58,6 +59,11 @@ impl Learner {
 
     fn missing(&self) -> usize {
         either!(self, controller => controller.missing())
+    }
+
+    /// V̂_i and v̂_i as they are released; without privacy the sums as they are.
+    pub fn streams(&self) -> &Streams {
+        either!(self, controller => controller.streams())
     }
 
     /// What happened so far; exact, and so for the operator alone where streams are private.
@@ -385,7 +391,7 @@ impl Service {
 
     fn take(&mut self, agent: u32, summary: &Summary<'_>) {
         let Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
-        if feature_sum.len() != self.dimension {
+        if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
             self.received.refused += 1;
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
         }
@@ -393,6 +399,9 @@ impl Service {
             Ok(()) if self.staged.insert((agent, episode)) => {
                 let values = gram.iter().chain(feature_sum.iter()).collect();
                 self.uncommitted.push(Event::Summary { agent, episode, steps, reward_sum, values });
+                if planted::is(Bug::AckBeforeCommit) {
+                    self.send(agent, &Message::Ack { episode });
+                }
             }
             // It is about to be stored, and answered then.
             Ok(()) => {}
@@ -482,7 +491,12 @@ impl Service {
     /// The learner's model becomes the one to be stored and sent.
     fn stage_release(&mut self) {
         match self.learner.model().map(|model| Release::of(&model)) {
-            Some(release) => self.uncommitted.push(Event::Release(release)),
+            Some(release) => {
+                self.uncommitted.push(Event::Release(release.clone()));
+                if planted::is(Bug::ReleaseBeforeLog) {
+                    self.broadcast(release);
+                }
+            }
             None => self.release = None,
         }
     }
@@ -501,13 +515,16 @@ impl Service {
                     self.receive(agent, episode, (steps, reward_sum), &values);
                     self.send(agent, &Message::Ack { episode });
                 }
-                Event::Release(release) => {
-                    self.release = Some(release);
-                    let agents: Vec<u32> = self.devices.keys().copied().collect();
-                    agents.into_iter().for_each(|agent| self.send_model(agent));
-                }
+                Event::Release(release) => self.broadcast(release),
             }
         }
+    }
+
+    /// A release takes effect, and is sent to all.
+    fn broadcast(&mut self, release: Release) {
+        self.release = Some(release);
+        let agents: Vec<u32> = self.devices.keys().copied().collect();
+        agents.into_iter().for_each(|agent| self.send_model(agent));
     }
 
     /// The next frame to send, if any.

@@ -1,10 +1,13 @@
 //! The store in a file, by redb.
 
 use std::path::Path;
+use std::{fs, io};
 
+use fedbandit_core::planted::{self, Bug};
+use redb::backends::FileBackend;
 use redb::{
-    Database, DatabaseError, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
-    WriteTransaction,
+    Database, DatabaseError, Durability, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
+    StorageBackend, TableDefinition, WriteTransaction,
 };
 
 use super::store::{Store, StoreError};
@@ -30,7 +33,32 @@ impl File {
     /// # Errors
     /// The file is no store, or another process has it open.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = Database::create(path).map_err(StoreError::new)?;
+        if !path.try_exists()? {
+            // Under another name first: a crash in the middle must not leave half of a store, which nothing could open.
+            let unfinished = path.with_extension("unfinished");
+            match fs::remove_file(&unfinished) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+            drop(Self::on_file(fs::File::options().read(true).write(true).create_new(true).open(&unfinished)?)?);
+            fs::rename(&unfinished, path)?;
+            // The name is not safe before its directory is.
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        }
+        Self::on_file(fs::File::options().read(true).write(true).open(path)?)
+    }
+
+    fn on_file(file: fs::File) -> Result<Self, StoreError> {
+        Self::on(FileBackend::new(file).map_err(StoreError::new)?)
+    }
+
+    /// [`open`](Self::open) for what is not a file of the file system. A crash while it is empty can leave what is no store.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn on(backend: impl StorageBackend) -> Result<Self, StoreError> {
+        let database = Database::builder().create_with_backend(SafeLength(backend)).map_err(StoreError::new)?;
         let write = database.begin_write().map_err(StoreError::new)?;
         let next = {
             write.open_table(VALUES).map_err(StoreError::new)?;
@@ -70,14 +98,51 @@ impl File {
     fn write(&self) -> Result<WriteTransaction, StoreError> {
         match &self.database {
             Access::All(database) if self.next < u64::MAX => database.begin_write().map_err(StoreError::new),
-            _ => Err(std::io::Error::other("it was opened to be read").into()),
+            _ => Err(io::Error::other("it was opened to be read").into()),
         }
+    }
+}
+
+/// Storage whose length is safe as soon as it is set.
+///
+/// redb writes a header for the new length with the next commit, all in one sync. After a power cut the header may be
+/// there and the length not, and redb panics whenever it opens such a file.
+#[derive(Debug)]
+struct SafeLength<B>(B);
+
+impl<B: StorageBackend> StorageBackend for SafeLength<B> {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)?;
+        self.0.sync_data()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
     }
 }
 
 impl Store for File {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
-        let write = self.write()?;
+        let mut write = self.write()?;
+        if planted::is(Bug::SkipFsync) {
+            write.set_durability(Durability::None).map_err(StoreError::new)?;
+        }
         {
             let mut table = write.open_table(EVENTS).map_err(StoreError::new)?;
             for (number, event) in (self.next..).zip(events) {

@@ -1,5 +1,6 @@
 //! From a configuration to a service.
 
+use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{Identity, Seal};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -219,7 +220,7 @@ pub fn events(store: &dyn Store, terms: &Terms) -> Result<Vec<Event>, StartError
 /// A number for this start: larger than at any before, and stored.
 fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StoreError> {
     let last = store.value("boot")?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-    let boot = last.saturating_add(1).max(unix_seconds);
+    let boot = if planted::is(Bug::RepeatedNonces) { 1 } else { last.saturating_add(1).max(unix_seconds) };
     store.set_value("boot", &boot.to_le_bytes())?;
     Ok(boot)
 }

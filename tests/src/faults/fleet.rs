@@ -1,0 +1,293 @@
+//! The devices: the firmware's agent and session, and those that abuse their keys.
+
+use fedbandit_core::session::Session;
+use fedbandit_core::wire::{Identity, Message, Nonces, Seal, Summary, cobs};
+use fedbandit_core::{Action, Agent, Prior, Rewards, packed_len};
+
+use super::oracle::Values;
+use super::{D, FRAME};
+use crate::chance::Chance;
+
+/// Summaries that wait for an acknowledgement at the most.
+const WAITING: usize = 4;
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It keeps its state over a reset.
+    Durable,
+    /// After a reset it knows nothing but its start counter.
+    Forgetful,
+    /// It sends what nobody should.
+    Hostile,
+    /// As `Durable`, but nobody should listen to it.
+    Revoked,
+}
+
+/// A device.
+pub struct Device {
+    /// Who it is.
+    pub identity: Identity,
+    /// Whether its frames are sealed.
+    pub sealed: bool,
+    /// What it is.
+    pub role: Role,
+    agent: Agent<D>,
+    session: Session<FRAME, WAITING>,
+    boot: u32,
+    /// Its own clock stands at 0 then.
+    started: u64,
+    /// How far its clock is ahead, in milliseconds.
+    pub ahead: u64,
+    /// When it acts next, by its clock.
+    next_step: u64,
+    pace: u64,
+    since: u64,
+    joined: bool,
+    chance: Chance,
+    /// What puts hostile frames into form.
+    pen: Pen,
+    /// Frames that it has overheard.
+    overheard: Vec<Vec<u8>>,
+    /// From the air.
+    pub decoder: cobs::Decoder<FRAME>,
+}
+
+enum Pen {
+    Plain,
+    Sealed(Seal, Nonces),
+}
+
+/// A summary that was made, for the oracle: agent, episode and values.
+pub type Made = (u32, u32, Values);
+
+fn new_agent() -> Agent<D> {
+    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
+    Agent::new(&prior).expect("a valid prior")
+}
+
+fn new_session(identity: &Identity, sealed: bool, boot: u32) -> Session<FRAME, WAITING> {
+    if sealed { Session::sealed(identity.clone(), boot) } else { Session::new(identity.clone(), boot) }
+}
+
+impl Device {
+    /// A device that starts now.
+    pub fn new(identity: Identity, sealed: bool, role: Role, mut chance: Chance, now: u64) -> Self {
+        let pen = match sealed {
+            // Far from the boot numbers of its session.
+            true => Pen::Sealed(Seal::device(identity.clone()), Nonces::new(u32::MAX)),
+            false => Pen::Plain,
+        };
+        Self {
+            agent: new_agent(),
+            session: new_session(&identity, sealed, 1),
+            identity,
+            sealed,
+            role,
+            boot: 1,
+            started: now,
+            ahead: 0,
+            next_step: 0,
+            pace: chance.within(10, 400),
+            since: 0,
+            joined: false,
+            chance,
+            pen,
+            overheard: Vec::new(),
+            decoder: cobs::Decoder::new(),
+        }
+    }
+
+    fn clock(&self, now: u64) -> u64 {
+        now - self.started + self.ahead
+    }
+
+    /// Whether all that it made was answered.
+    pub fn is_drained(&self) -> bool {
+        self.session.unacknowledged().next().is_none()
+    }
+
+    /// Lives on: a step of its episode when it is time, then a frame to send, if any. What it made is told.
+    pub fn live(&mut self, now: u64, patience: u64, made: &mut Vec<Made>) -> Option<Vec<u8>> {
+        let clock = self.clock(now);
+        let late = self.joined && clock >= self.since + 3 * patience;
+        if clock >= self.next_step && (!self.session.wants_model() || self.agent.steps() > 0 || late) {
+            self.next_step = clock + self.pace;
+            self.step(clock, made);
+        }
+        let mut frame = [0; FRAME];
+        let length = self.session.poll(self.agent.episode(), clock, self.chance.generator(), &mut frame)?;
+        Some(frame[..length].to_vec())
+    }
+
+    fn step(&mut self, clock: u64, made: &mut Vec<Made>) {
+        let mut action = || Action::<D>::from_fn(|_, _| self.chance.signed_unit() * 0.7);
+        let arms = [action(), action(), action()];
+        if let Ok(choice) = self.agent.select(&arms) {
+            let reward = if self.chance.per_mille(500) { 1.0 } else { -1.0 };
+            let _ = self.agent.record(&arms[choice.index], reward);
+        }
+        if self.agent.steps() >= self.agent.episode_len() {
+            let summary = self.agent.finish();
+            let numbers = [summary.steps(), summary.reward_sum().to_bits()];
+            let values = summary.gram().chain(*summary.feature_sum()).map(f32::to_bits);
+            made.push((self.identity.agent, summary.episode(), numbers.into_iter().chain(values).collect()));
+            self.session.submit(&summary, clock);
+            self.since = clock;
+        }
+    }
+
+    /// Takes bytes from the air.
+    pub fn hear(&mut self, bytes: &[u8], now: u64) {
+        let clock = self.clock(now);
+        for byte in bytes {
+            let Some(frame) = self.decoder.push(*byte) else { continue };
+            let event = self.session.handle(frame, &mut self.agent, clock);
+            self.joined |= matches!(event, Ok(fedbandit_core::session::Event::Model { .. }));
+        }
+    }
+
+    /// Loses power and starts again: with what it keeps.
+    pub fn restart(&mut self, now: u64) {
+        let waiting: Vec<Vec<u8>> = self.session.unacknowledged().map(<[u8]>::to_vec).collect();
+        self.boot += 1;
+        self.session = new_session(&self.identity, self.sealed, self.boot);
+        (self.started, self.ahead, self.next_step, self.since) = (now, 0, 0, 0);
+        self.decoder = cobs::Decoder::new();
+        if self.role == Role::Forgetful {
+            self.agent = new_agent();
+            self.joined = false;
+            return;
+        }
+        let mut saved = [0; Agent::<D>::SAVED_LEN];
+        self.agent.save(&mut saved).expect("the buffer has the right length");
+        self.agent = Agent::restore(&saved).expect("what was saved can be restored");
+        for frame in waiting {
+            self.session.resume(&frame).expect("its own frame");
+        }
+    }
+
+    /// Remembers a frame of somebody's.
+    pub fn overhear(&mut self, frame: &[u8]) {
+        if self.overheard.len() < 64 {
+            self.overheard.push(frame.to_vec());
+        } else {
+            let place = self.chance.below(64) as usize;
+            self.overheard[place] = frame.to_vec();
+        }
+    }
+
+    /// A frame that nobody should send, and how often it is sent.
+    pub fn abuse(&mut self, episode: u32, agents: u32, made: &mut Vec<Made>) -> (Vec<u8>, u64) {
+        let kind = self.chance.below(12);
+        let times = if self.chance.per_mille(50) { 40 } else { 1 };
+        let frame = match kind {
+            0 => (0..self.chance.below(120)).map(|_| self.chance.below(256) as u8).collect(),
+            1..=4 => self.summary(episode, made),
+            5 => self.of_another_dimension(episode),
+            6 => {
+                // Somebody else's name under its own key.
+                let agent = self.chance.within(1, u64::from(agents)) as u32;
+                if agent == self.identity.agent { self.summary(episode, made) } else { self.forgery(agent, episode) }
+            }
+            7 | 8 if !self.overheard.is_empty() => self.chance.pick(&self.overheard).clone(),
+            9 if !self.overheard.is_empty() => {
+                let mut frame = self.chance.pick(&self.overheard).clone();
+                let place = self.chance.below(frame.len() as u64) as usize;
+                frame[place] ^= 1 << self.chance.below(8);
+                frame
+            }
+            10 => {
+                let mut frame = self.encode(&Message::Hello { episode, boot: 7 });
+                let length = self.chance.below(frame.len() as u64 + 8) as usize;
+                frame.resize(length, 0);
+                frame
+            }
+            _ => {
+                let message = match self.chance.below(3) {
+                    0 => Message::Ack { episode },
+                    1 => Message::Heartbeat { episode },
+                    _ => Message::Hello { episode, boot: 9 },
+                };
+                self.encode(&message)
+            }
+        };
+        (frame, times)
+    }
+
+    fn encode(&mut self, message: &Message<'_>) -> Vec<u8> {
+        let mut frame = vec![0; 4 * FRAME];
+        let length = match &mut self.pen {
+            Pen::Plain => self.identity.encode(message, &mut frame),
+            Pen::Sealed(seal, nonces) => seal.encode(nonces.next().expect("not all used"), message, &mut frame),
+        };
+        frame.truncate(length.expect("it has room"));
+        frame
+    }
+
+    fn numbers(&mut self, count: usize) -> Vec<f32> {
+        let number = |chance: &mut Chance| match chance.below(12) {
+            0 => f32::NAN,
+            1 => f32::INFINITY,
+            2 => 3e38,
+            3 => -1e30,
+            _ => chance.signed_unit() * 2.0,
+        };
+        let honest_looking = self.chance.per_mille(500);
+        (0..count).map(|_| if honest_looking { 0.25 } else { number(&mut self.chance) }).collect()
+    }
+
+    fn some_episode(&mut self, episode: u32) -> u32 {
+        match self.chance.below(8) {
+            0 => 0,
+            1 => u32::MAX,
+            2 => episode + 1,
+            3 => episode.saturating_sub(1),
+            4 => episode.saturating_sub(3),
+            _ => episode,
+        }
+    }
+
+    /// A summary under its own key, with any values: it may count, once.
+    fn summary(&mut self, episode: u32, made: &mut Vec<Made>) -> Vec<u8> {
+        let episode = self.some_episode(episode);
+        let values = self.numbers(packed_len(D) + D + 2);
+        let steps = self.chance.below(100) as u32;
+        let (reward_sum, values) = (values[0], &values[2..]);
+        let (gram, feature_sum) = values.split_at(packed_len(D));
+        let numbers = [steps, reward_sum.to_bits()].into_iter().chain(values.iter().map(|value| value.to_bits()));
+        made.push((self.identity.agent, episode, numbers.collect()));
+        let (gram, feature_sum) = (gram.into(), feature_sum.into());
+        self.encode(&Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }))
+    }
+
+    fn of_another_dimension(&mut self, episode: u32) -> Vec<u8> {
+        let other = [1, D + 1][self.chance.below(2) as usize];
+        let values = self.numbers(packed_len(other) + other);
+        let (gram, feature_sum) = values.split_at(packed_len(other));
+        let (gram, feature_sum) = (gram.into(), feature_sum.into());
+        let message = Message::Summary(Summary { episode, steps: 1, reward_sum: 0.0, gram, feature_sum });
+        let identity = Identity { dimension: other as u8, ..self.identity.clone() };
+        let mut frame = vec![0; 4 * FRAME];
+        let length = match &mut self.pen {
+            Pen::Plain => identity.encode(&message, &mut frame),
+            Pen::Sealed(_, nonces) => {
+                Seal::device(identity).encode(nonces.next().expect("not all used"), &message, &mut frame)
+            }
+        };
+        frame.truncate(length.expect("it has room"));
+        frame
+    }
+
+    fn forgery(&mut self, agent: u32, episode: u32) -> Vec<u8> {
+        let identity = Identity { agent, ..self.identity.clone() };
+        let values = self.numbers(packed_len(D) + D);
+        let (gram, feature_sum) = values.split_at(packed_len(D));
+        let (gram, feature_sum) = (gram.into(), feature_sum.into());
+        let message = Message::Summary(Summary { episode, steps: 1, reward_sum: 0.5, gram, feature_sum });
+        let mut frame = vec![0; 4 * FRAME];
+        let length = identity.encode(&message, &mut frame).expect("it has room");
+        frame.truncate(length);
+        frame
+    }
+}

@@ -1,0 +1,26 @@
+//! Numbers on record: tables between marks in a document.
+
+use std::path::PathBuf;
+
+/// Puts a text between the marks of a name in docs/reliability.md.
+///
+/// # Errors
+/// The document cannot be read or written, or has no such marks.
+pub fn write(name: &str, command: &str, text: &str) -> Result<(), String> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reliability.md");
+    let document = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+    let marks = [format!("<!-- {name}: {command} -->\n"), format!("<!-- end of {name} -->")];
+    let replaced = document.split_once(&marks[0]).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(&marks[1])?;
+        Some([before, &marks[0], text, &marks[1], after].concat())
+    });
+    let replaced = replaced.ok_or_else(|| format!("docs/reliability.md has no marks of {name}: {}", marks[0]))?;
+    std::fs::write(&path, replaced).map_err(|error| error.to_string())
+}
+
+/// A number with its thousands apart.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
