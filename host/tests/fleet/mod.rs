@@ -54,7 +54,7 @@ impl Fleet {
     }
 
     pub(crate) fn serve(&self) -> Service {
-        let mut command = self.command("serve --config controller.toml");
+        let mut command = self.command("serve --config controller.toml --log error");
         let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
         let mut devices = Vec::new();
         for line in BufReader::new(process.0.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
@@ -73,8 +73,11 @@ impl Fleet {
     }
 
     pub(crate) fn identity(&self, agent: u32) -> Identity {
-        let blob = fs::read(self.path().join(format!("fleet/devices/agent-{agent}.blob"))).unwrap();
-        Identity::from_blob(blob.as_slice().try_into().unwrap()).unwrap()
+        Identity::from_blob(&self.blob(agent)).unwrap()
+    }
+
+    pub(crate) fn blob(&self, agent: u32) -> [u8; Identity::BLOB_LEN] {
+        fs::read(self.path().join(format!("fleet/devices/agent-{agent}.blob"))).unwrap().try_into().unwrap()
     }
 
     /// The (agent, episode) of all stored summaries, each of which is there once.
