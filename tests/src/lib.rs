@@ -11,3 +11,4 @@ pub mod planted;
 pub mod record;
 pub mod soak;
 pub mod storage;
+pub mod targets;

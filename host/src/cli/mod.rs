@@ -5,7 +5,6 @@ mod device;
 mod enroll;
 mod export;
 mod fleet;
-mod http;
 mod log;
 #[cfg(feature = "mqtt")]
 mod mqtt_line;
@@ -16,7 +15,6 @@ mod serve;
 mod simulate;
 mod status;
 mod sweep;
-mod table;
 mod transport;
 
 use std::fmt::Display;
