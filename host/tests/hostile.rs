@@ -133,8 +133,8 @@ fn liar(gang: &Gang, identity: &Identity) {
 }
 
 /// A hostile device's means beside its lies.
-struct Abuser<'a> {
-    gang: &'a Gang,
+struct Abuser {
+    gang: Arc<Gang>,
     identity: Identity,
     rng: Pcg64,
     /// Its frames of former episodes.
@@ -143,7 +143,7 @@ struct Abuser<'a> {
     dribbling: VecDeque<TcpStream>,
 }
 
-type Abuse = fn(&mut Abuser<'_>) -> std::io::Result<()>;
+type Abuse = fn(&mut Abuser) -> std::io::Result<()>;
 
 const ABUSES: [(&str, Abuse); 13] = [
     ("garbage", Abuser::garbage),
@@ -161,7 +161,7 @@ const ABUSES: [(&str, Abuse); 13] = [
     ("not numbers", Abuser::not_numbers),
 ];
 
-impl Abuser<'_> {
+impl Abuser {
     fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.rng.next_u32() as u8).collect()
     }
@@ -312,21 +312,21 @@ fn hostile_devices_stop_nobody_from_learning() {
     let counted = Arc::clone(&lines);
     thread::spawn(move || log.lines().for_each(|_| _ = counted.fetch_add(1, Ordering::Relaxed)));
 
-    let gang = Gang {
+    let gang = Arc::new(Gang {
         address: service.devices[0].strip_prefix("tcp://").unwrap().into(),
         stop: AtomicBool::new(false),
         honest: Mutex::default(),
         episode: AtomicU64::new(1),
         lies: AtomicU64::new(0),
         abuses: [const { AtomicU64::new(0) }; ABUSES.len()],
-    };
+    });
     let began = Instant::now();
     let mut samples = Vec::new();
     let lives = thread::scope(|scope| {
         for agent in HONEST + 1..=HONEST + HOSTILE {
-            let (gang, identity) = (&gang, fleet.identity(agent));
-            let abuser = identity.clone();
-            scope.spawn(move || liar(gang, &identity));
+            let (gang, identity) = (Arc::clone(&gang), fleet.identity(agent));
+            let (others, abuser) = (Arc::clone(&gang), identity.clone());
+            scope.spawn(move || liar(&others, &identity));
             scope.spawn(move || {
                 let rng = Pcg64::seed_from_u64(agent.into());
                 let (recorded, dribbling) = (VecDeque::new(), VecDeque::new());

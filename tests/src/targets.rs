@@ -39,6 +39,15 @@ pub const TARGETS: [(&str, Body); 10] = [
     ("operations", controller::operations),
 ];
 
+/// Runs a target by its name.
+///
+/// # Panics
+/// There is no such target, or the input is wrong in it.
+pub fn run(target: &str, data: &[u8]) {
+    let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
+    body(data);
+}
+
 /// The longest frame that is made here.
 const FRAME: usize = max_sealed_frame_len(16);
 const RUN: u32 = 1;

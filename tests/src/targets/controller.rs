@@ -1,7 +1,7 @@
 //! An operation sequence against the controller and a naive statement of Algorithm 1.
 
 #[path = "../../../host/tests/naive/mod.rs"]
-#[expect(unreachable_pub, dead_code, reason = "the tests of host have it too")]
+#[expect(dead_code, reason = "the tests of host have it too")]
 mod naive;
 #[path = "../../../host/tests/random/mod.rs"]
 mod random;
