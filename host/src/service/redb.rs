@@ -40,17 +40,13 @@ impl File {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
                 _ => {}
             }
-            drop(Self::on_file(fs::File::options().read(true).write(true).create_new(true).open(&unfinished)?)?);
+            drop(Self::on(backend(fs::File::options().create_new(true), &unfinished)?)?);
             fs::rename(&unfinished, path)?;
             // The name is not safe before its directory is.
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
         }
-        Self::on_file(fs::File::options().read(true).write(true).open(path)?)
-    }
-
-    fn on_file(file: fs::File) -> Result<Self, StoreError> {
-        Self::on(FileBackend::new(file).map_err(StoreError::new)?)
+        Self::on(backend(&mut fs::File::options(), path)?)
     }
 
     /// [`open`](Self::open) for what is not a file of the file system. A crash while it is empty can leave what is no store.
@@ -58,7 +54,7 @@ impl File {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn on(backend: impl StorageBackend) -> Result<Self, StoreError> {
-        let database = Database::builder().create_with_backend(SafeLength(backend)).map_err(StoreError::new)?;
+        let database = database(backend)?;
         let write = database.begin_write().map_err(StoreError::new)?;
         let next = {
             write.open_table(VALUES).map_err(StoreError::new)?;
@@ -76,7 +72,7 @@ impl File {
     /// There is no store, or another process has it open.
     pub fn open_to_read(path: &Path) -> Result<Self, StoreError> {
         let database = match ReadOnlyDatabase::open(path) {
-            Err(DatabaseError::RepairAborted) => Access::All(Database::open(path).map_err(StoreError::new)?),
+            Err(DatabaseError::RepairAborted) => Access::All(database(backend(&mut fs::File::options(), path)?)?),
             other => Access::Read(other.map_err(StoreError::new)?),
         };
         Ok(Self { database, next: u64::MAX })
@@ -101,6 +97,15 @@ impl File {
             _ => Err(io::Error::other("it was opened to be read").into()),
         }
     }
+}
+
+/// A file with a lock.
+fn backend(options: &mut fs::OpenOptions, path: &Path) -> Result<FileBackend, StoreError> {
+    FileBackend::new(options.read(true).write(true).open(path)?).map_err(StoreError::new)
+}
+
+fn database(backend: impl StorageBackend) -> Result<Database, StoreError> {
+    Database::builder().create_with_backend(SafeLength(backend)).map_err(StoreError::new)
 }
 
 /// Storage whose length is safe as soon as it is set.

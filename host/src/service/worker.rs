@@ -230,7 +230,7 @@ mod tests {
 
     impl Store for Stuck {
         fn append(&mut self, _: &[Vec<u8>]) -> Result<(), StoreError> {
-            let _ = self.entered.send(());
+            self.entered.send(()).expect("it is not asked again after it failed");
             let _ = self.let_go.recv();
             Err(std::io::Error::other("it was stuck").into())
         }
@@ -264,7 +264,7 @@ mod tests {
         let frame = || door.sender.try_send(Inbound::Frame(Link(0), Vec::new(), None));
         let waiting = (0..2 * WAITING).take_while(|_| frame().is_ok()).count();
         assert!(waiting <= WAITING, "{waiting} frames wait");
-        drop(go);
+        drop((go, has_entered));
         assert!(matches!(runtime.block_on(worker).unwrap(), Err(ServeError::Store(_))));
     }
 }

@@ -505,21 +505,7 @@ impl World {
 
     fn start(&mut self) -> Result<(), Wrong> {
         self.outcome.starts += 1;
-        let attempt = |world: &mut Self| {
-            let mut store = File::on(world.disk.clone()).map_err(|error| error.to_string())?;
-            // What cannot be read because of trouble is no finding yet.
-            let read = world.oracle.reopened(&store);
-            if read.is_err() && world.disk.had_trouble() {
-                return Err("the store cannot be read".into());
-            }
-            read.map_err(|wrong| format!("WRONG {wrong}"))?;
-            let mut watched = Watched { store: &mut store, oracle: &mut world.oracle };
-            let Self { config, registry, master, timing, .. } = world;
-            let service =
-                start(&mut watched, config, registry, master, *timing, 0).map_err(|error| error.to_string())?;
-            Ok::<_, String>((service, store))
-        };
-        match attempt(self) {
+        match self.open()? {
             Ok((service, store)) => {
                 self.trace.note(self.now, || "the service starts".into(), &[]);
                 let (started, ahead) = (self.now, 0);
@@ -528,7 +514,7 @@ impl World {
                 (0..self.devices.len()).for_each(|index| self.connect(index));
                 Ok(())
             }
-            Err(error) if self.disk.had_trouble() && !error.starts_with("WRONG") => {
+            Err(error) if self.disk.had_trouble() => {
                 self.outcome.troubles += 1;
                 self.trace.note(self.now, || format!("the service does not start: {error}"), &[]);
                 self.crash();
@@ -536,6 +522,22 @@ impl World {
             }
             Err(error) => Err(format!("the service does not start: {error}")),
         }
+    }
+
+    /// Opens the store and makes a service of it. What cannot be because of trouble is an inner error.
+    fn open(&mut self) -> Result<Result<(Service, File), String>, Wrong> {
+        let mut store = match File::on(self.disk.clone()) {
+            Ok(store) => store,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let read = self.oracle.reopened(&store);
+        if let (Err(error), true) = (&read, self.disk.had_trouble()) {
+            return Ok(Err(error.clone()));
+        }
+        read?;
+        let mut watched = Watched { store: &mut store, oracle: &mut self.oracle };
+        let service = start(&mut watched, &self.config, &self.registry, &self.master, self.timing, 0);
+        Ok(service.map(|service| (service, store)).map_err(|error| error.to_string()))
     }
 }
 
