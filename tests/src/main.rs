@@ -11,6 +11,7 @@ usage: fedbandit-tests budget [--write]
        fedbandit-tests planted [--write]
        fedbandit-tests crash --kills N [--write]
        fedbandit-tests hostile --minutes N [--write]
+       fedbandit-tests fuzz --seconds N [--write]
 
   budget    what the agent costs on each Cortex-M core: RAM, flash, instructions under QEMU.
             Fails if a number is above its limit or differs from core/budget.csv.
@@ -19,6 +20,7 @@ usage: fedbandit-tests budget [--write]
   planted   one bug after the other is planted, and must be found; builds into target/planted
   crash     the real program, its broker and its devices, killed N times
   hostile   four in ten devices run every attack and every abuse against the real program
+  fuzz      each target of fuzz/ under libFuzzer, for N seconds; needs a nightly toolchain and cargo-fuzz
   --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them
 ";
 
@@ -37,9 +39,15 @@ fn main() -> ExitCode {
         ["storage", "--write"] => storage::run(storage::ALL, true),
         ["planted"] => planted::run(false),
         ["planted", "--write"] => planted::run(true),
-        ["crash", "--kills", n, ref rest @ ..] | ["hostile", "--minutes", n, ref rest @ ..] => {
-            let (Ok(n), Some(write)) = (n.parse(), option(rest)) else { return usage() };
-            if arguments[0] == "crash" { program::crash(n, write) } else { program::hostile(n, write) }
+        [command @ ("crash" | "hostile" | "fuzz"), option, n, ref rest @ ..] => {
+            let write = rest == ["--write"];
+            match (command, option, n.parse()) {
+                _ if !write && !rest.is_empty() => return usage(),
+                ("crash", "--kills", Ok(n)) => program::crash(n, write),
+                ("hostile", "--minutes", Ok(n)) => program::hostile(n, write),
+                ("fuzz", "--seconds", Ok(n)) => program::fuzz(n, write),
+                _ => return usage(),
+            }
         }
         ["--help" | "-h"] => Ok(HELP.to_owned()),
         _ => return usage(),
@@ -53,15 +61,6 @@ fn main() -> ExitCode {
             eprintln!("{text}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Whether numbers go on record.
-fn option(rest: &[&str]) -> Option<bool> {
-    match rest {
-        [] => Some(false),
-        ["--write"] => Some(true),
-        _ => None,
     }
 }
 
