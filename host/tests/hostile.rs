@@ -1,5 +1,5 @@
 //! Four in ten of the enrolled devices run every attack and every abuse of the protocol at once, against the real program.
-//! `FEDBANDIT_EPISODES` says for how long; an episode takes a second.
+//! `FEDBANDIT_EPISODES` says for how long; an episode takes a second at the most.
 
 mod fleet;
 
@@ -90,7 +90,7 @@ impl Gang {
         drop(board);
         self.episode.fetch_max(episode.into(), Ordering::Relaxed);
         self.lies.fetch_add(1, Ordering::Relaxed);
-        // The last one says nothing, ever: so each episode takes its time.
+        // The last one reports nothing, ever.
         let turn = (identity.agent + episode) as usize % Attack::ALL.len();
         let attack = if identity.agent == HONEST + HOSTILE { Attack::Silent } else { Attack::ALL[turn] };
         forged(attack, EPISODE_LEN, D, &rows, own).map(|values| summary(identity, episode, &values))

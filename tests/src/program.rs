@@ -20,8 +20,8 @@ pub fn crash(kills: u64, write: bool) -> Result<String, String> {
 /// Something did not hold.
 pub fn hostile(minutes: u64, write: bool) -> Result<String, String> {
     let record = ("hostile", "fedbandit-tests hostile --minutes 10 --write");
-    // An episode takes a second.
-    run("hostile", "FEDBANDIT_EPISODES", 60 * minutes, write.then_some(record))
+    // An episode takes a second at the most, and less if all have said something.
+    run("hostile", "FEDBANDIT_EPISODES", 90 * minutes, write.then_some(record))
 }
 
 /// Runs a test of `fedbandit` with a variable, and returns the rows of the table that it prints.

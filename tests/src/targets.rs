@@ -79,7 +79,12 @@ fn frame(data: &[u8]) {
         let sender = Identity { dimension: frame[3], ..identity.clone() };
         let mut again = vec![0; frame.len()];
         assert_eq!(sender.encode(&message, &mut again), Ok(frame.len()), "{message:?}");
-        assert_eq!(again, frame, "{message:?}");
+        // A flag that means nothing is not looked at, and not repeated.
+        if again[2] == frame[2] {
+            assert_eq!(again, frame, "{message:?}");
+        } else {
+            assert_eq!(again[3..frame.len() - 16], frame[3..frame.len() - 16], "{message:?}");
+        }
     }
     if let Ok(blob) = <&[u8; Identity::BLOB_LEN]>::try_from(data)
         && let Some(identity) = Identity::from_blob(blob)
@@ -116,7 +121,7 @@ fn stuffing(data: &[u8]) {
     const ROOM: usize = 64;
     let mut decoder = cobs::Decoder::<ROOM>::new();
     for byte in data {
-        assert!(decoder.push(*byte).is_none_or(|frame| *byte == 0 && (1..=ROOM).contains(&frame.len())));
+        assert!(decoder.push(*byte).is_none_or(|frame| *byte == 0 && frame.len() <= ROOM));
     }
     decoder.push(0);
     let frame = &data[..data.len().min(ROOM)];
@@ -126,8 +131,7 @@ fn stuffing(data: &[u8]) {
             && stuffed.iter().position(|byte| *byte == 0) == Some(stuffed.len() - 1)
     );
     let frames: Vec<Vec<u8>> = stuffed.iter().filter_map(|byte| decoder.push(*byte).map(<[u8]>::to_vec)).collect();
-    let expected: &[&[u8]] = if frame.is_empty() { &[] } else { &[frame] };
-    assert_eq!(frames, expected);
+    assert_eq!(frames, [frame]);
 }
 
 /// A configuration that makes sense is the same again once it is written and read.
@@ -218,6 +222,7 @@ fn mqtt(data: &[u8]) {
     });
     let mut service = service();
     service.reaches_all(Link(1));
+    service.committed();
     while service.poll().is_some() {}
     for mut frame in [message.to_vec(), authentic(&master().identity(RUN, agent, 2), message)] {
         let taken = service.handle(Link(1), &mut frame).is_ok();
