@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::firmware::repository;
 use crate::record::{self, thousands};
-use crate::targets::TARGETS;
+use crate::targets::{TARGETS, examples};
 
 /// Kills of the service, its broker and its devices.
 ///
@@ -53,6 +53,9 @@ pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
         let kept = repository().join("fuzz/corpus").join(target);
         for directory in [&found, &kept] {
             std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+        }
+        for (number, example) in examples(target).into_iter().enumerate() {
+            std::fs::write(found.join(format!("example-{number}")), example).map_err(|error| error.to_string())?;
         }
         let mut cargo = Command::new("cargo");
         cargo.current_dir(repository()).args(["+nightly", "fuzz", "run", target]).args([found, kept]);
