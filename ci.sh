@@ -15,7 +15,7 @@ usage() {
   echo "  fmt     formatting"
   echo "  lint    clippy, warnings denied, on the workspace and the firmware"
   echo "  test    unit, property and documentation tests of core and host; core also with overflow checks"
-  echo "  faults  the service and its devices in 200 worlds of faults, the store on a disk that fails"
+  echo "  faults  the service and its devices in 200 worlds of faults, the store on a disk that fails, the targets of fuzzing"
   echo "  page    the status page in Chromium; screenshots stay in target/tmp"
   echo "  docs    rustdoc, warnings denied"
   echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
@@ -28,6 +28,8 @@ usage() {
   echo "  bench   the geometric median, noise, simulation and service against limits and peers; --write replaces docs/benchmarks.md"
   echo "  claims  measures again what docs/simulation.md says, for some minutes; --write replaces it"
   echo "  soak    10,000 worlds of faults, and every operation of the disk; --write replaces both in docs/reliability.md"
+  echo "  abuse   2,000 kills of the program, its broker and its devices; hostile devices for ten minutes; --write as above"
+  echo "  fuzz    each target of fuzz/ under libFuzzer for a minute, where a nightly toolchain and cargo-fuzz are; --write as above"
   echo "  planted bugs are planted one by one, and must be found; --write replaces the table in docs/reliability.md"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
 }
@@ -124,7 +126,7 @@ step_test() {
   checks --exclude fedbandit-tests
 }
 
-step_faults() { setup_host && checks --test faults --test storage; }
+step_faults() { setup_host && checks --test faults --test storage --test targets; }
 
 step_page() {
   setup_host || return
@@ -180,6 +182,20 @@ step_soak() {
     measure storage "$@"
 }
 
+step_abuse() {
+  setup_host && apt_install /usr/sbin/mosquitto mosquitto || return
+  measure crash --kills 2000 "$@" &&
+    measure hostile --minutes 10 "$@"
+}
+
+step_fuzz() {
+  setup_host || return
+  cargo +nightly fuzz --version >/dev/null 2>&1 ||
+    { rustup toolchain install nightly --profile minimal && cargo install --locked cargo-fuzz; } >/dev/null 2>&1 ||
+    { skip "no nightly toolchain with cargo-fuzz can be had here"; return; }
+  measure fuzz --seconds 60 "$@"
+}
+
 step_planted() { setup_host && measure planted "$@"; }
 
 step_claims() {
@@ -230,7 +246,7 @@ for step in "${wanted[@]}"; do
   say "$step"
   start=$SECONDS
   case $step in
-    budget | bench | claims | soak | planted) "step_$step" "${options[@]}" ;;
+    budget | bench | claims | soak | abuse | fuzz | planted) "step_$step" "${options[@]}" ;;
     *) "step_$step" ;;
   esac
   case $? in

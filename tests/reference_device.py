@@ -163,7 +163,7 @@ class Agent:
     """LinUCB: the model in use, and the sums of the running episode."""
 
     def __init__(self, dimension):
-        self.dimension, self.episode, self.factor = dimension, 1, None
+        self.dimension, self.episode, self.factor, self.last_model = dimension, 1, None, 0
         self.clear()
 
     def clear(self):
@@ -177,7 +177,7 @@ class Agent:
         if len(payload) != 8 + 4 * (d + d * (d + 1) // 2):
             raise ValueError("a model of another length")
         length, beta, *values = struct.unpack(f"<If{d}f{d * (d + 1) // 2}f", payload)
-        if episode < self.episode or self.steps > 0 or length == 0:
+        if episode < self.episode and episode <= self.last_model or self.steps > 0 or length == 0:
             raise ValueError("a model that does not fit here")
         if not all(map(math.isfinite, [beta, *values])) or beta < 0:
             raise ValueError("a model that is not finite")
@@ -194,6 +194,7 @@ class Agent:
                     raise ValueError("a model that is not positive definite")
                 factor[i][j] = math.sqrt(rest) if i == j else rest / factor[j][j]
         self.episode, self.length, self.clip = episode, length, bool(flags & 1)
+        self.last_model = episode
         self.theta, self.beta, self.factor = values[:d], beta, factor
 
     def score(self, x):
@@ -279,7 +280,8 @@ class Device:
         if self.agent.steps == self.agent.length:
             print(f"episode {self.agent.episode}: mean reward {self.agent.reward / self.agent.steps:.4f}", flush=True)
             episode, payload = self.agent.finish()
-            self.outbox = (self.outbox + [(episode, self.link.encode(SUMMARY, episode, payload))])[-WINDOW:]
+            if all(waiting != episode for waiting, _ in self.outbox):  # of one episode, the first stays
+                self.outbox = (self.outbox + [(episode, self.link.encode(SUMMARY, episode, payload))])[-WINDOW:]
             self.wants_model, self.model_deadline = True, time.monotonic() + PATIENCE
             self.speak_in(0)
 

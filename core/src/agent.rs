@@ -147,6 +147,16 @@ impl<const D: usize> Agent<D> {
         Ok(())
     }
 
+    /// The same for an agent that went on without models: between two episodes it goes back to the model's.
+    #[cfg(feature = "wire")]
+    pub(crate) fn go_back(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        let ahead = self.episode;
+        if self.steps == 0 {
+            self.episode = ahead.min(model.episode);
+        }
+        self.begin(model).inspect_err(|_| self.episode = ahead)
+    }
+
     /// The optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹} of one action: D(D+1)/2 + 3D multiply-adds and a square root.
     ///
     /// It differs from the exact value by at most [`rounding::score`](crate::rounding::score).

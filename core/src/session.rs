@@ -9,6 +9,7 @@ use rand_core::Rng;
 
 use crate::agent::Agent;
 use crate::error::ModelError;
+use crate::model::Model;
 use crate::summary::EpisodeSummary;
 use crate::wire::{DecodeError, Identity, Message, NackReason};
 #[cfg(feature = "sealed")]
@@ -32,6 +33,8 @@ pub struct Session<const F: usize, const W: usize> {
     outbox: Deque<(u32, Vec<u8, F>), W>,
     /// Whether the model of the running episode is still to come.
     wants_model: bool,
+    /// The episode of the last model that was taken; 0 before the first.
+    last_model: u32,
     /// When to speak next, in milliseconds.
     next: u64,
     attempts: u32,
@@ -88,7 +91,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
     }
 
     fn with(end: End, boot: u32) -> Self {
-        Self { end, boot, outbox: Deque::new(), wants_model: true, next: 0, attempts: 0, lost: 0 }
+        Self { end, boot, outbox: Deque::new(), wants_model: true, last_model: 0, next: 0, attempts: 0, lost: 0 }
     }
 
     /// Whether the model of the running episode is still to come.
@@ -183,11 +186,8 @@ impl<const F: usize, const W: usize> Session<F, W> {
             }
         };
         let event = match message {
-            Message::Model(model) => match agent.begin(&model) {
-                Ok(()) => {
-                    self.wants_model = false;
-                    Event::Model { episode: model.episode }
-                }
+            Message::Model(model) => match self.begin(&model, agent) {
+                Ok(()) => Event::Model { episode: model.episode },
                 Err(error) => Event::ModelRefused(error),
             },
             Message::Ack { episode } if self.remove(episode) => Event::Acknowledged { episode },
@@ -201,6 +201,17 @@ impl<const F: usize, const W: usize> Session<F, W> {
             _ => self.wait(now, FIRST_WAIT),
         }
         Ok(event)
+    }
+
+    /// Which episode runs is the controller's to say. An agent that went on with its last model may have counted too far; it goes
+    /// back for a model that is newer than that one. An older one, which somebody may have recorded, moves it nowhere.
+    fn begin<const D: usize>(&mut self, model: &Model<'_>, agent: &mut Agent<D>) -> Result<(), ModelError> {
+        match model.episode > self.last_model {
+            true => agent.go_back(model)?,
+            false => agent.begin(model)?,
+        }
+        (self.last_model, self.wants_model) = (model.episode, false);
+        Ok(())
     }
 
     /// Writes the frame to send now, if any, and returns its length. To be called again and again.

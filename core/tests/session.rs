@@ -202,6 +202,40 @@ fn what_frames_mean() {
     assert_eq!(poll(&mut resumed, 7, 0), Some(waiting[2].clone()));
 }
 
+/// A device that goes on without models counts faster than a slow controller. It must come back to the controller's count, or
+/// no summary of it would ever be taken again; and nothing that somebody recorded may move it back.
+#[test]
+fn a_device_that_ran_ahead_comes_back() {
+    let (mut link, mut agent) = (Link::new(identity(), 1), agent());
+    assert_eq!(link.handle(&model(3), &mut agent, 0), Ok(Event::Model { episode: 3 }));
+    for _ in 3..9 {
+        link.submit(&agent.finish(), 0);
+    }
+    assert_eq!(agent.episode(), 9);
+    for old in [1, 2, 3] {
+        let refused = ModelError::OldEpisode { model: old, agent: 9 };
+        assert_eq!(link.handle(&model(old), &mut agent, 0), Ok(Event::ModelRefused(refused)));
+    }
+    // Not in the middle of an episode.
+    agent.record(&Action::from([0.5, 0.5]), 1.0).unwrap();
+    let refused = ModelError::OldEpisode { model: 4, agent: 9 };
+    assert_eq!(link.handle(&model(4), &mut agent, 0), Ok(Event::ModelRefused(refused)));
+    link.submit(&agent.finish(), 0);
+    // Nor for a model that is none.
+    let (theta, design) = ([0.0; D], [-1.0, 0.0, 1.0]);
+    let (theta, design) = ((&theta).into(), (&design).into());
+    let bad = Model { episode: 4, episode_len: 1, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
+    let refused = link.handle(&encode(&Message::Model(bad)), &mut agent, 0);
+    assert!(matches!(refused, Ok(Event::ModelRefused(_))), "{refused:?}");
+    assert_eq!(agent.episode(), 10);
+    assert_eq!(link.handle(&model(4), &mut agent, 0), Ok(Event::Model { episode: 4 }));
+    assert_eq!((agent.episode(), link.wants_model()), (4, false));
+    // Later ones move it on, as ever, and the one before is old now.
+    assert_eq!(link.handle(&model(6), &mut agent, 0), Ok(Event::Model { episode: 6 }));
+    let refused = ModelError::OldEpisode { model: 5, agent: 6 };
+    assert_eq!(link.handle(&model(5), &mut agent, 0), Ok(Event::ModelRefused(refused)));
+}
+
 /// Sealed frames on a line that loses and repeats, with resets of the device, whose state is kept or lost, and restarts of the controller.
 #[cfg(feature = "sealed")]
 mod sealed {

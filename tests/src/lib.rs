@@ -8,6 +8,8 @@ pub mod disk;
 pub mod faults;
 pub mod firmware;
 pub mod planted;
+pub mod program;
 pub mod record;
 pub mod soak;
 pub mod storage;
+pub mod targets;

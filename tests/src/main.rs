@@ -2,19 +2,25 @@
 
 use std::process::ExitCode;
 
-use fedbandit_tests::{planted, soak, storage};
+use fedbandit_tests::{planted, program, soak, storage};
 
 const HELP: &str = "\
 usage: fedbandit-tests budget [--write]
        fedbandit-tests soak --seeds N [--first S] [--verbose | --write]
        fedbandit-tests storage [--short | --write]
        fedbandit-tests planted [--write]
+       fedbandit-tests crash --kills N [--write]
+       fedbandit-tests hostile --minutes N [--write]
+       fedbandit-tests fuzz --seconds N [--write]
 
   budget    what the agent costs on each Cortex-M core: RAM, flash, instructions under QEMU.
             Fails if a number is above its limit or differs from core/budget.csv.
   soak      the service and its devices in N worlds of faults, from seed S (1) on. Fails with the first seed that is wrong.
   storage   the store on a disk that stops or fails at every operation, its recovery included, for some minutes
   planted   one bug after the other is planted, and must be found; builds into target/planted
+  crash     the real program, its broker and its devices, killed N times
+  hostile   four in ten devices run every attack and every abuse against the real program
+  fuzz      each target of fuzz/ under libFuzzer, for N seconds; needs a nightly toolchain and cargo-fuzz
   --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them
 ";
 
@@ -33,6 +39,16 @@ fn main() -> ExitCode {
         ["storage", "--write"] => storage::run(storage::ALL, true),
         ["planted"] => planted::run(false),
         ["planted", "--write"] => planted::run(true),
+        [command @ ("crash" | "hostile" | "fuzz"), option, n, ref rest @ ..] => {
+            let write = rest == ["--write"];
+            match (command, option, n.parse()) {
+                _ if !write && !rest.is_empty() => return usage(),
+                ("crash", "--kills", Ok(n)) => program::crash(n, write),
+                ("hostile", "--minutes", Ok(n)) => program::hostile(n, write),
+                ("fuzz", "--seconds", Ok(n)) => program::fuzz(n, write),
+                _ => return usage(),
+            }
+        }
         ["--help" | "-h"] => Ok(HELP.to_owned()),
         _ => return usage(),
     };

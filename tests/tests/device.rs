@@ -1,9 +1,10 @@
 //! The firmware device on its serial line, against a stub of a controller and a twin of the device on this computer.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use fedbandit_core::wire::{Identity, Message, NackReason, max_frame_len};
+use fedbandit_core::wire::{Identity, Message, NackReason, cobs, max_frame_len};
 use fedbandit_core::{Agent, EpisodeSummary, MAX_EPISODE_LEN, Model, Prior, Rewards, packed_len};
 use fedbandit_tests::device::{Device, Line};
 use fedbandit_tests::firmware::{BOARDS, Board, Program};
@@ -260,4 +261,107 @@ fn resets_in_the_middle(agent: u32) -> bool {
     twin.live();
     assert_eq!(summary(&mut line, &identity), frame(&identity, &twin.agent.finish()));
     true
+}
+
+/// Waits for a summary, and refuses all others.
+fn refuse_until(line: &mut Line, identity: &Identity, expected: &[u8]) {
+    loop {
+        let frame = summary(line, identity);
+        if frame == expected {
+            return;
+        }
+        let Ok(Message::Summary(other)) = identity.decode(&frame) else { panic!() };
+        let nack = Message::Nack { episode: other.episode, reason: NackReason::WrongEpisode };
+        line.send(&encode(identity, &nack)).unwrap();
+    }
+}
+
+/// Damaged models, a line that is lost in the middle of a frame, no controller for three episodes, a reset: the device goes on with its last
+/// good model, and comes back to a controller that was away itself and is behind it.
+#[test]
+fn a_device_keeps_its_last_good_model_and_resumes() {
+    for (agent, board) in [(20, BOARDS[0]), (21, BOARDS[3])] {
+        let identity = identity(agent);
+        let mut device = Device::start(board, &build(board), &identity).unwrap();
+        let mut line = device.line().unwrap();
+        let mut model = OwnedModel::first(EPISODE_LEN);
+        let mut twin = Twin::new(agent);
+        line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+        twin.agent.begin(&model.view()).unwrap();
+        twin.live();
+        let first = twin.agent.finish();
+        assert_eq!(summary(&mut line, &identity), frame(&identity, &first), "{board:?}");
+        line.send(&encode(&identity, &Message::Ack { episode: 1 })).unwrap();
+        model.learn(&first);
+
+        // The next model never arrives whole: a bit of it is wrong, an end is missing, or two are one.
+        let good = encode(&identity, &Message::Model(model.view()));
+        let mut dropped = 0;
+        for at in (0..good.len()).step_by(7) {
+            let mut damaged = good.clone();
+            damaged[at] ^= 1 << (at % 8);
+            line.send(&damaged).unwrap();
+            line.send(&good[..at.max(1)]).unwrap();
+            line.send(&[&good[at..], &good[..]].concat()).unwrap();
+            dropped += 1;
+        }
+        let seen = || device.log().iter().filter(|line| line.contains("frame dropped")).count();
+        let deadline = Instant::now() + PATIENCE;
+        while seen() < dropped && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+        }
+        // The device's queue is short: what comes too fast is lost, and means nothing either.
+        assert!(seen() > dropped / 2, "{board:?}: {:?}", device.log());
+        let stuffed: Vec<u8> = cobs::encode(&good).collect();
+        line.send_bytes(&stuffed[..stuffed.len() / 2]).unwrap();
+        drop(line);
+
+        // Nobody is there for three episodes: they are lived by the first model.
+        for episode in 2..=4 {
+            let over = format!("episode {episode} is over");
+            assert!(device.wait_for_log(&over, PATIENCE).is_some(), "{board:?}: {:?}", device.log());
+        }
+        let mut line = device.line().unwrap();
+        for episode in 2..=4 {
+            twin.live();
+            // This controller was away as well, and is in episode 2: what is of later ones it does not take.
+            let expected = frame(&identity, &twin.agent.finish());
+            refuse_until(&mut line, &identity, &expected);
+            let reason = NackReason::WrongEpisode;
+            let answer = if episode == 2 { Message::Ack { episode } } else { Message::Nack { episode, reason } };
+            line.send(&encode(&identity, &answer)).unwrap();
+        }
+
+        // Its model of episode 3 brings the device back there.
+        model.episode = 3;
+        let returned = (0..20).any(|_| {
+            line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+            device.wait_for_log("model of episode 3", PATIENCE / 20).is_some()
+        });
+        assert!(returned, "{board:?}: {:?}", device.log());
+        let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Clipped };
+        // A slow machine may have lived through more episodes by the first model before that.
+        let log = device.log();
+        let before = log.iter().take_while(|line| !line.contains("model of episode 3"));
+        for _ in 4..before.filter(|line| line.contains("is over")).count() {
+            twin.live();
+            twin.agent.finish();
+        }
+        twin.agent = Agent::new(&prior).unwrap();
+        twin.agent.begin(&model.view()).unwrap();
+        twin.live();
+        let third = frame(&identity, &twin.agent.finish());
+        refuse_until(&mut line, &identity, &third);
+        line.send(&encode(&identity, &Message::Ack { episode: 3 })).unwrap();
+
+        // After a reset, and with no controller, it goes on from there.
+        assert!(device.wait_for_log("Acknowledged { episode: 3 }", PATIENCE).is_some(), "{:?}", device.log());
+        device.reset().unwrap();
+        assert!(device.wait_for_log("back in episode 4 with 0 steps", PATIENCE).is_some(), "{:?}", device.log());
+        twin.world = Environment::new(agent, 2);
+        twin.live();
+        let fourth = frame(&identity, &twin.agent.finish());
+        refuse_until(&mut line, &identity, &fourth);
+        assert!(!device.log().iter().any(|line| line.contains("panic")), "{:?}", device.log());
+    }
 }

@@ -9,6 +9,7 @@ mod krum;
 mod mean;
 mod median_of_means;
 mod points;
+pub mod table;
 
 pub use coordinate::{CoordinateMedian, TrimmedMean};
 #[doc(hidden)]

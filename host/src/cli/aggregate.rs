@@ -1,18 +1,21 @@
 //! `fedbandit aggregate`: an oracle on a file of points.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use fedbandit::aggregate::table::{self, TableError};
 use fedbandit::aggregate::{
-    Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MedianOfMeans, MultiKrum, Tolerance,
+    Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MedianOfMeans, MultiKrum, Points, Tolerance,
     TrimmedMean, corrupted,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::{EXIT_CODES, Failure, print, table};
+use super::{EXIT_CODES, Failure, print};
 
 const HELP: &str = "\
 Example:
@@ -131,7 +134,7 @@ impl Args {
     }
 
     fn report(&self) -> Result<Report, Failure> {
-        let points = table::read(&self.file)?;
+        let points = read(&self.file)?;
         let start = cpu_time();
         let answer = self.aggregator(points.len())?.aggregate(&points).map_err(Failure::data)?;
         Ok(Report {
@@ -188,4 +191,22 @@ fn tolerance(text: &str) -> Result<Tolerance, String> {
 fn share(text: &str) -> Result<f64, String> {
     let valid = text.parse().ok().filter(|share| (0.0..0.5).contains(share));
     valid.ok_or_else(|| "a share is from 0 to below 0.5".into())
+}
+
+/// The points of a file.
+fn read(path: &Path) -> Result<Points<'static>, Failure> {
+    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+    let open = || {
+        let file = File::open(path)?;
+        Ok::<_, Failure>((file.metadata()?.len(), BufReader::with_capacity(1 << 16, file)))
+    };
+    let points = match extension.to_str() {
+        Some("npy") => open().map(|(size, file)| table::npy(file, size))?,
+        Some("csv") => open().map(|(_, file)| table::csv(file))?,
+        _ => return Err(Failure::Usage("a file of points is named .npy or .csv".into())),
+    };
+    points.map_err(|error| match error {
+        TableError::Io(error) => error.into(),
+        other => Failure::data(other),
+    })
 }

@@ -6,7 +6,6 @@ mod enroll;
 mod export;
 mod fleet;
 mod gateway;
-mod http;
 mod log;
 #[cfg(feature = "mqtt")]
 mod mqtt_line;
@@ -18,7 +17,6 @@ mod shell;
 mod simulate;
 mod status;
 mod sweep;
-mod table;
 mod transport;
 
 use std::fmt::Display;

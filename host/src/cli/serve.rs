@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fedbandit::service::edge::edge;
+use fedbandit::service::http;
 use fedbandit::service::identity::Master;
 use fedbandit::service::observed::Observed;
 use fedbandit::service::redb::File;
@@ -18,7 +19,6 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
-use super::http;
 use super::options::{Experiment, parse, set};
 use super::transport::{self, Target, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use fedbandit::service::http;
 use fedbandit::service::redb::File;
 use fedbandit::service::setup::inspect;
 use fedbandit::service::store::StoreError;
 use serde_json::{Value, json};
 
 use super::fleet::Directory;
-use super::{EXIT_CODES, Failure, http, print, write};
+use super::{EXIT_CODES, Failure, print, write};
 
 const HELP: &str = "\
 Examples:

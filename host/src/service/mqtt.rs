@@ -114,8 +114,8 @@ impl Topics {
         format!("{}/state/{agent}", self.prefix)
     }
 
-    /// The last two parts of a topic.
-    fn parts<'a>(&self, topic: &'a [u8]) -> Option<(&'a str, u32)> {
+    /// The last two parts of a topic of this run: `up`, `down` or `state`, and the agent.
+    pub fn parts<'a>(&self, topic: &'a [u8]) -> Option<(&'a str, u32)> {
         let rest = str::from_utf8(topic).ok()?.strip_prefix(&self.prefix)?.strip_prefix('/')?;
         let (kind, agent) = rest.split_once('/')?;
         Some((kind, agent.parse().ok()?))

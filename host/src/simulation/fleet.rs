@@ -106,7 +106,7 @@ pub(super) struct Summaries {
 }
 
 impl Summaries {
-    #[cfg(test)]
+    /// From rows of U packed and u.
     pub(super) fn of(dimension: usize, values: Vec<f32>) -> Self {
         Self { dimension, values }
     }

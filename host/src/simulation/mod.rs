@@ -26,7 +26,7 @@ mod rules;
 mod run;
 mod selection;
 
-pub use attack::Attack;
+pub use attack::{Attack, forged};
 pub use batch::{Job, agent_steps, run_all};
 pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
 pub use environment::{Environment, RewardKind};

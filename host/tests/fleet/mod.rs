@@ -54,8 +54,12 @@ impl Fleet {
     }
 
     pub(crate) fn serve(&self) -> Service {
-        let mut command = self.command("serve --config controller.toml");
-        let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+        self.serve_and_log("error", Stdio::inherit())
+    }
+
+    pub(crate) fn serve_and_log(&self, level: &str, log: Stdio) -> Service {
+        let mut command = self.command(&format!("serve --config controller.toml --log {level}"));
+        let mut process = Process(command.stdout(Stdio::piped()).stderr(log).spawn().unwrap());
         let mut devices = Vec::new();
         for line in BufReader::new(process.0.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
             if let Some(http) = line.strip_prefix("status:  http://") {
@@ -73,8 +77,11 @@ impl Fleet {
     }
 
     pub(crate) fn identity(&self, agent: u32) -> Identity {
-        let blob = fs::read(self.path().join(format!("fleet/devices/agent-{agent}.blob"))).unwrap();
-        Identity::from_blob(blob.as_slice().try_into().unwrap()).unwrap()
+        Identity::from_blob(&self.blob(agent)).unwrap()
+    }
+
+    pub(crate) fn blob(&self, agent: u32) -> [u8; Identity::BLOB_LEN] {
+        fs::read(self.path().join(format!("fleet/devices/agent-{agent}.blob"))).unwrap().try_into().unwrap()
     }
 
     /// The (agent, episode) of all stored summaries, each of which is there once.
@@ -124,7 +131,7 @@ impl Drop for Process {
 
 /// A running service.
 pub(crate) struct Service {
-    process: Process,
+    pub(crate) process: Process,
     /// Where devices connect, TCP first.
     pub(crate) devices: Vec<String>,
     http: String,

@@ -1,39 +1,45 @@
 //! Points from a file: `.npy` as NumPy writes it, or `.csv`.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::io::{self, BufRead, Read};
 
-use fedbandit::aggregate::Points;
+use thiserror::Error;
 
-use super::Failure;
+use super::{Points, ShapeError};
 
-pub(super) fn read(path: &Path) -> Result<Points<'static>, Failure> {
-    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
-    let (values, columns) = match extension.to_str() {
-        Some("npy") => npy(File::open(path)?),
-        Some("csv") => csv(BufReader::new(File::open(path)?)),
-        _ => Err(Failure::Usage("a file of points is named .npy or .csv".into())),
-    }?;
-    Points::new(values, columns).map_err(Failure::data)
+/// Why a file has no points.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is read, and makes no sense.
+    #[error("{0}")]
+    Data(String),
+    /// Its rows are no points.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
 }
 
-/// The numbers row by row, and how many make a row.
-type Table = (Vec<f64>, usize);
+fn data(reason: &str) -> TableError {
+    TableError::Data(reason.into())
+}
 
 /// The longest header that NumPy reads by default.
 const MAX_HEADER: u32 = 10_000;
 
-fn npy(file: File) -> Result<Table, Failure> {
-    let size = file.metadata()?.len();
-    let mut file = BufReader::with_capacity(1 << 16, file);
+/// Points from an array as `numpy.save` writes it, 2-D and of little-endian float64, in a file of `size` bytes.
+///
+/// # Errors
+/// See [`TableError`].
+pub fn npy(mut file: impl Read, size: u64) -> Result<Points<'static>, TableError> {
     let (header, start) = npy_header(&mut file)?;
-    let (rows, columns, by_column) = npy_shape(&header).map_err(Failure::Data)?;
+    let (rows, columns, by_column) = npy_shape(&header).map_err(TableError::Data)?;
     let data = size.saturating_sub(start);
     // The shape is a claim: nothing is allocated by it before the file was seen to hold so much.
     if rows.checked_mul(columns).and_then(|count| (count as u64).checked_mul(8)) != Some(data) {
         let reason = format!("its header promises {rows} × {columns} values of 8 bytes, but {data} bytes follow");
-        return Err(Failure::Data(reason));
+        return Err(TableError::Data(reason));
     }
     let mut values = vec![0.0; rows * columns];
     let mut next = || claimed(&mut file).map(f64::from_le_bytes);
@@ -46,22 +52,22 @@ fn npy(file: File) -> Result<Table, Failure> {
             *value = next()?;
         }
     }
-    Ok((values, columns))
+    Ok(Points::new(values, columns)?)
 }
 
 /// The header's text, and where the values start.
-fn npy_header(file: &mut impl Read) -> Result<(String, u64), Failure> {
+fn npy_header(file: &mut impl Read) -> Result<(String, u64), TableError> {
     let [magic @ .., major, minor] = claimed::<8>(file)?;
     if magic != *b"\x93NUMPY" {
-        return Err(Failure::data("it does not begin with the bytes of a .npy file, \\x93NUMPY"));
+        return Err(data("it does not begin with the bytes of a .npy file, \\x93NUMPY"));
     }
     let (length, before) = match (major, minor) {
         (1, 0) => (u16::from_le_bytes(claimed(file)?).into(), 10),
         (2 | 3, 0) => (u32::from_le_bytes(claimed(file)?), 12),
-        _ => return Err(Failure::Data(format!("version {major}.{minor} of .npy is none of 1.0, 2.0 and 3.0"))),
+        _ => return Err(TableError::Data(format!("version {major}.{minor} of .npy is none of 1.0, 2.0 and 3.0"))),
     };
     if length > MAX_HEADER {
-        return Err(Failure::Data(format!("its header of {length} bytes is longer than {MAX_HEADER}")));
+        return Err(TableError::Data(format!("its header of {length} bytes is longer than {MAX_HEADER}")));
     }
     let mut header = Vec::new();
     file.take(length.into()).read_to_end(&mut header)?;
@@ -69,10 +75,10 @@ fn npy_header(file: &mut impl Read) -> Result<(String, u64), Failure> {
 }
 
 /// The next bytes of a file that must have them.
-fn claimed<const N: usize>(file: &mut impl Read) -> Result<[u8; N], Failure> {
+fn claimed<const N: usize>(file: &mut impl Read) -> Result<[u8; N], TableError> {
     let mut bytes = [0; N];
     file.read_exact(&mut bytes).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => Failure::data("it ends too early for a .npy file"),
+        io::ErrorKind::UnexpectedEof => data("it ends too early for a .npy file"),
         _ => error.into(),
     })?;
     Ok(bytes)
@@ -135,7 +141,12 @@ fn tuple(text: &str) -> Option<Vec<usize>> {
     inner.split(',').filter(|_| !inner.is_empty()).map(|number| number.trim().parse().ok()).collect()
 }
 
-fn csv(mut file: impl BufRead) -> Result<Table, Failure> {
+/// Points from lines of numbers with commas between, one point in each. A first line of names, empty lines and what follows a
+/// `#` do not count.
+///
+/// # Errors
+/// See [`TableError`].
+pub fn csv(mut file: impl BufRead) -> Result<Points<'static>, TableError> {
     let (mut values, mut columns, mut line, mut number) = (Vec::new(), None, Vec::new(), 0);
     while file.read_until(b'\n', &mut line)? > 0 {
         number += 1;
@@ -143,24 +154,25 @@ fn csv(mut file: impl BufRead) -> Result<Table, Failure> {
         let text =
             text.split('#').next().unwrap_or_default().trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
         if !text.is_empty() {
-            csv_line(text, &mut values, &mut columns).map_err(|failure| failure.about(format!("line {number}")))?;
+            csv_line(text, &mut values, &mut columns)
+                .map_err(|reason| TableError::Data(format!("line {number}: {reason}")))?;
         }
         line.clear();
     }
-    let columns = columns.ok_or_else(|| Failure::data("it holds no line of numbers"))?;
-    Ok((values, columns))
+    let columns = columns.ok_or_else(|| data("it holds no line of numbers"))?;
+    Ok(Points::new(values, columns)?)
 }
 
-fn csv_line(text: &str, values: &mut Vec<f64>, columns: &mut Option<usize>) -> Result<(), Failure> {
+fn csv_line(text: &str, values: &mut Vec<f64>, columns: &mut Option<usize>) -> Result<(), String> {
     let fields = || text.split(',').map(str::trim);
     let found = fields().count();
     let names = columns.is_none() && fields().all(|field| field.parse::<f64>().is_err());
     let expected = *columns.get_or_insert(found);
     if found != expected {
-        return Err(Failure::Data(format!("{found} field(s), but {expected} in the lines before")));
+        return Err(format!("{found} field(s), but {expected} in the lines before"));
     }
     for (index, field) in fields().enumerate().filter(|_| !names) {
-        let reason = |_| Failure::Data(format!("field {}: {field:?} is not a number", index + 1));
+        let reason = |_| format!("field {}: {field:?} is not a number", index + 1);
         values.push(field.parse().map_err(reason)?);
     }
     Ok(())

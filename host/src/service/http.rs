@@ -12,15 +12,16 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
 use axum::{Json, Router};
-use fedbandit::service::Status;
-use fedbandit::service::observed::Commits;
 use tokio::net::TcpListener;
 use tokio::sync::watch::Receiver;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
+use super::Status;
+use super::observed::Commits;
+
 /// Answers until the process ends.
-pub(super) async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>, name: String) {
+pub async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>, name: String) {
     let router = Router::new()
         .route("/", route(page))
         .route("/events", route(events))
@@ -131,7 +132,10 @@ fn prometheus(status: &Status, commits: &Commits) -> String {
 }
 
 /// The body of a page of a service on this machine.
-pub(super) fn get(address: SocketAddr, path: &str, patience: Duration) -> io::Result<String> {
+///
+/// # Errors
+/// There is no service, it does not answer in time, or has no such page.
+pub fn get(address: SocketAddr, path: &str, patience: Duration) -> io::Result<String> {
     let mut stream = std::net::TcpStream::connect_timeout(&address, patience)?;
     stream.set_read_timeout(Some(patience))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;

@@ -1,0 +1,134 @@
+//! A way between the service and its broker on which somebody reads along.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+use fedbandit_core::wire::{DecodeError, Identity, Message, Seal, claimed_address};
+
+pub(crate) struct Tap {
+    pub(crate) port: u16,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What went by.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// What came for the service, by agent and episode: U packed, then u. Known before the service has it.
+    pub(crate) summaries: BTreeMap<(u32, u32), Vec<Vec<f32>>>,
+    /// What the service acknowledged.
+    pub(crate) acknowledged: BTreeSet<(u32, u32)>,
+    devices: BTreeMap<u32, Ends>,
+}
+
+/// How a device's frames are read.
+enum Ends {
+    Plain(Identity),
+    Sealed { device: Seal, controller: Seal },
+}
+
+impl Tap {
+    /// Between whoever connects and a broker, for the devices of some identities.
+    pub(crate) fn start(broker: u16, blobs: impl Iterator<Item = [u8; Identity::BLOB_LEN]>) -> Self {
+        let ends = |blob| match (Identity::from_blob(&blob), Identity::from_sealed_blob(&blob)) {
+            (Some(identity), _) => (identity.agent, Ends::Plain(identity)),
+            (None, Some(identity)) => {
+                let (device, controller) = (Seal::device(identity.clone()), Seal::controller(identity.clone()));
+                (identity.agent, Ends::Sealed { device, controller })
+            }
+            (None, None) => panic!("no identity"),
+        };
+        let seen = Arc::new(Mutex::new(Seen { devices: blobs.map(ends).collect(), ..Seen::default() }));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::clone(&seen);
+        thread::spawn(move || {
+            for service in listener.incoming() {
+                let (Ok(service), Ok(broker)) = (service, TcpStream::connect(("127.0.0.1", broker))) else { continue };
+                let ends =
+                    [(service.try_clone().unwrap(), broker.try_clone().unwrap(), true), (broker, service, false)];
+                for (from, to, up) in ends {
+                    let seen = Arc::clone(&shared);
+                    thread::spawn(move || pass(from, to, &seen, up));
+                }
+            }
+        });
+        Self { port, seen }
+    }
+
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
+    }
+}
+
+/// Passes bytes on until either side ends; what is in them is noted first.
+fn pass(mut from: TcpStream, mut to: TcpStream, seen: &Mutex<Seen>, from_service: bool) {
+    let mut buffer = [0; 4096];
+    let mut packets = Vec::new();
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        packets.extend_from_slice(&buffer[..read]);
+        while let Some((first, packet, length)) = packet(&packets) {
+            if first >> 4 == 3
+                && let Some(frame) = payload(first, packet)
+            {
+                seen.lock().unwrap().note(&mut frame.to_vec(), from_service);
+            }
+            packets.drain(..length);
+        }
+        if to.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+impl Seen {
+    fn note(&mut self, frame: &mut [u8], from_service: bool) {
+        let Some((_, agent)) = claimed_address(frame) else { return };
+        let Some(ends) = self.devices.get(&agent) else { return };
+        let message: Result<_, DecodeError> = match (ends, from_service) {
+            (Ends::Plain(identity), _) => identity.decode(frame),
+            (Ends::Sealed { device, .. }, true) => device.decode(frame),
+            (Ends::Sealed { controller, .. }, false) => controller.decode(frame),
+        };
+        match message {
+            Ok(Message::Summary(summary)) => {
+                let values = summary.gram.iter().chain(summary.feature_sum.iter()).collect();
+                let came = self.summaries.entry((agent, summary.episode)).or_default();
+                if !came.contains(&values) {
+                    came.push(values);
+                }
+            }
+            Ok(Message::Ack { episode }) => drop(self.acknowledged.insert((agent, episode))),
+            _ => {}
+        }
+    }
+}
+
+/// The first MQTT packet of some bytes, if it is whole: its first byte, what follows its length, and how long it is in all.
+fn packet(bytes: &[u8]) -> Option<(u8, &[u8], usize)> {
+    let (first, rest) = bytes.split_first()?;
+    let (length, rest) = number(rest)?;
+    let packet = rest.get(..length)?;
+    Some((*first, packet, bytes.len() - rest.len() + length))
+}
+
+/// The payload of a PUBLISH packet of MQTT 5.
+fn payload(first: u8, packet: &[u8]) -> Option<&[u8]> {
+    let (topic, rest) = packet.split_first_chunk::<2>()?;
+    let rest = rest.get(usize::from(u16::from_be_bytes(*topic))..)?;
+    // With a quality of service it has a number.
+    let rest = if first & 0b110 == 0 { rest } else { rest.get(2..)? };
+    let (properties, rest) = number(rest)?;
+    rest.get(properties..)
+}
+
+/// A number of variable length.
+fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().take(4).position(|byte| byte & 0x80 == 0)?;
+    let value = bytes[..=end].iter().rev().fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));
+    Some((value, &bytes[end + 1..]))
+}

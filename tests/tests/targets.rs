@@ -1,0 +1,70 @@
+//! The targets of fuzzing as a test: the kept corpus, and seeded mutations of it, with a limit on what each may allocate.
+
+use std::fs;
+use std::path::PathBuf;
+
+use fedbandit_tests::chance::Chance;
+use fedbandit_tests::targets::{TARGETS, examples};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// Mutations per target.
+const MUTATIONS: u64 = 3_000;
+/// What a target may have allocated at once: so many bytes, and so many for each byte of its input. Readers of text keep some dozens of
+/// bytes for each field; the service and the pages have a size of their own.
+const ALLOCATED: (usize, usize) = (1 << 20, 256);
+
+/// The corpus that is kept, or what there is to begin with.
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let kept = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+    let mut files: Vec<PathBuf> = fs::read_dir(kept).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|file| fs::read(file).unwrap()).chain(examples(target)).collect()
+}
+
+fn mutated(corpus: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
+    let mut bytes = chance.pick(corpus).clone();
+    for _ in 0..chance.within(1, 8) {
+        let at = chance.below(bytes.len() as u64 + 1) as usize;
+        match chance.below(7) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, chance.below(256) as u8),
+            2 if at < bytes.len() => bytes[at] ^= 1 << chance.below(8),
+            3 if at < bytes.len() => bytes[at] = *chance.pick(&[0, 1, 0x7f, 0x80, 0xff, b'9', b',', b'\n']),
+            4 if at < bytes.len() => drop(bytes.remove(at)),
+            5 => {
+                let other = chance.pick(corpus);
+                let from = chance.below(other.len() as u64 + 1) as usize;
+                bytes.truncate(at);
+                bytes.extend_from_slice(&other[from..]);
+            }
+            _ => {
+                let repeated = bytes[at..].to_vec();
+                bytes.extend_from_slice(&repeated[..repeated.len().min(200)]);
+            }
+        }
+    }
+    bytes
+}
+
+/// One test for all: what is allocated is counted for the whole process.
+#[test]
+fn no_bytes_break_a_target() {
+    for (number, (name, body)) in TARGETS.into_iter().enumerate() {
+        let corpus = corpus(name);
+        let mut chance = Chance::new(9, number as u64);
+        // What is made once is not the input's doing.
+        corpus.iter().for_each(|input| body(input));
+        let mutations = if name == "http_request" { MUTATIONS / 10 } else { MUTATIONS };
+        for _ in 0..mutations {
+            let input = mutated(&corpus, &mut chance);
+            let before = MEMORY.current_usage();
+            MEMORY.reset_peak_usage();
+            body(&input);
+            let allocated = MEMORY.peak_usage().saturating_sub(before);
+            assert!(allocated <= ALLOCATED.0 + ALLOCATED.1 * input.len(), "{name}: {allocated} bytes for {input:?}");
+        }
+    }
+}
