@@ -47,7 +47,7 @@ fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> 
 /// # Errors
 /// A target failed, or there is no nightly toolchain with cargo-fuzz.
 pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
-    let mut table = String::from("| target | runs | edges covered |\n|---|---:|---:|\n");
+    let mut table = format!("| target, {seconds} s each | runs | edges covered |\n|---|---:|---:|\n");
     for (target, _) in TARGETS {
         let found = repository().join("fuzz/target/corpus").join(target);
         let kept = repository().join("fuzz/corpus").join(target);
@@ -73,7 +73,7 @@ pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
         eprintln!("{target}: {} runs", number("number_of_executed_units:"));
     }
     if write {
-        record::write("fuzz", "fedbandit-tests fuzz --seconds 60 --write", &table)?;
+        record::write("fuzz", "fedbandit-tests fuzz --seconds N --write", &table)?;
     }
     Ok(table)
 }
