@@ -147,7 +147,7 @@ step_miri() {
 step_bench() {
   setup_host || return
   local bench
-  for bench in median noise simulation; do
+  for bench in median noise simulation rule; do
     cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
   done
 }
