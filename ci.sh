@@ -171,7 +171,7 @@ step_miri() {
 step_bench() {
   setup_host || return
   local bench
-  for bench in median noise simulation service; do
+  for bench in median noise simulation rule service; do
     cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
   done
 }
