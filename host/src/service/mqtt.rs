@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::machine::{Dropped, Link};
 use super::stream::{Allowance, FRAME};
 use super::tls::Connector;
-use super::worker::Door;
+use super::worker::{Door, Peer};
 
 /// Before a broker is tried again, at first and at the most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
@@ -155,7 +155,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
                 again = AGAIN.0;
                 // First of all: who sees a model can be sure to be heard.
                 let _ = orders.send(Order::Subscribe);
-                link = door.connect(sender.clone(), true).await;
+                link = door.connect(sender.clone(), Peer::Broker).await;
                 let Some(link) = link else { return };
                 current.store(link.0, Ordering::Relaxed);
             }

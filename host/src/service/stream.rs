@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::worker::{Door, MAX_DIMENSION, PATIENCE};
+use super::worker::{Door, MAX_DIMENSION, PATIENCE, Peer};
 
 /// The longest frame.
 pub(super) const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
@@ -28,7 +28,8 @@ pub(super) async fn converse(
     trusted: bool,
 ) {
     let (sender, mut outgoing) = mpsc::channel::<Vec<u8>>(UNSENT);
-    let Some(link) = door.connect(sender, false).await else { return };
+    let peer = if trusted { Peer::Trusted } else { Peer::Stranger };
+    let Some(link) = door.connect(sender, peer).await else { return };
     let mut sending = tokio::spawn(async move {
         while let Some(frame) = outgoing.recv().await {
             let bytes: Vec<u8> = cobs::encode(&frame).collect();
@@ -48,7 +49,7 @@ pub(super) async fn converse(
     while let Some(left) = SILENCE.checked_sub(last_frame.elapsed()) {
         let read = tokio::select! {
             read = timeout(left, reader.read(&mut buffer)) => read,
-            // Nothing can be sent any more.
+            // Nothing can be sent any more, or the worker wants nothing more to be.
             _ = &mut sending => break,
         };
         let read = match read {
@@ -70,7 +71,7 @@ pub(super) async fn converse(
                 break;
             }
         }
-        if !trusted && (door.is_hostile(link) || decoder.dropped() >= PATIENCE) {
+        if !trusted && decoder.dropped() >= PATIENCE {
             break;
         }
     }

@@ -1,8 +1,8 @@
 //! The one thread that has the service and the store, for all transports together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fedbandit_core::planted::{self, Bug};
@@ -29,14 +29,24 @@ pub(super) const TICK: Duration = Duration::from_millis(20);
 pub type Receipt = Box<dyn FnOnce() + Send>;
 
 enum Inbound {
-    /// A link, and whether it reaches every device.
-    Connected(Link, mpsc::Sender<Vec<u8>>, bool),
+    Connected(Link, mpsc::Sender<Vec<u8>>, Peer),
     Frame(Link, Vec<u8>, Option<Receipt>),
     Dropped(Dropped),
     Left(Link, u32),
     Gone(Link),
     Revoked(u32),
     Tick,
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Anybody. Who brings nothing but frames that mean nothing is hostile: nothing more is sent to it, which ends the link.
+    Stranger,
+    /// A line with nobody else behind it.
+    Trusted,
+    /// Somebody who reaches every device, whether it has spoken over this link or not.
+    Broker,
 }
 
 /// Why a service ended before its time.
@@ -55,7 +65,6 @@ pub enum ServeError {
 #[derive(Clone)]
 pub struct Door {
     sender: mpsc::Sender<Inbound>,
-    verdicts: Arc<Verdicts>,
     links: Arc<AtomicU64>,
 }
 
@@ -71,16 +80,14 @@ pub fn start(
 ) -> (Door, JoinHandle<Result<(), ServeError>>) {
     let waiting = if planted::is(Bug::UnboundedQueue) { WAITING << 10 } else { WAITING };
     let (sender, receiver) = mpsc::channel(waiting);
-    let verdicts = Arc::new(Verdicts::default());
-    let seen = Arc::clone(&verdicts);
-    let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, &seen, observe));
+    let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, observe));
     let ticks = sender.clone();
     tokio::spawn(async move {
         while ticks.send(Inbound::Tick).await.is_ok() {
             tokio::time::sleep(TICK).await;
         }
     });
-    (Door { sender, verdicts, links: Arc::default() }, worker)
+    (Door { sender, links: Arc::default() }, worker)
 }
 
 impl Door {
@@ -89,11 +96,11 @@ impl Door {
         let _ = self.sender.send(Inbound::Revoked(agent)).await;
     }
 
-    /// A new link, on which frames for it are sent through the sender; whether it reaches every device, or only those
-    /// that have spoken over it. None if the worker is gone.
-    pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, reaches_all: bool) -> Option<Link> {
+    /// A new link, on which frames for it are sent through the sender, for as long as there is one. None if the worker
+    /// is gone.
+    pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, peer: Peer) -> Option<Link> {
         let link = Link(self.links.fetch_add(1, Ordering::Relaxed));
-        self.sender.send(Inbound::Connected(link, outgoing, reaches_all)).await.ok().map(|()| link)
+        self.sender.send(Inbound::Connected(link, outgoing, peer)).await.ok().map(|()| link)
     }
 
     /// A frame came over a link. Waits while too many others do; false if the worker is gone.
@@ -104,11 +111,6 @@ impl Door {
     /// A link is gone.
     pub async fn disconnect(&self, link: Link) {
         let _ = self.sender.send(Inbound::Gone(link)).await;
-    }
-
-    /// Whether a link has brought nothing but frames that mean nothing.
-    pub fn is_hostile(&self, link: Link) -> bool {
-        self.verdicts.lock().is_ok_and(|verdicts| verdicts.get(&link).is_some_and(|count| *count >= PATIENCE))
     }
 
     /// A frame was dropped on its way.
@@ -122,18 +124,22 @@ impl Door {
     }
 }
 
-/// Frames in a row that meant nothing, by connection.
-type Verdicts = Mutex<BTreeMap<Link, u32>>;
+/// A link as the worker knows it.
+struct Known {
+    outgoing: mpsc::Sender<Vec<u8>>,
+    peer: Peer,
+    /// Frames in a row that meant nothing.
+    meaningless: u32,
+}
 
 fn work(
     mut service: Service,
     mut store: Box<dyn Store + Send>,
     mut receiver: mpsc::Receiver<Inbound>,
-    verdicts: &Verdicts,
     mut observe: impl FnMut(Status),
 ) -> Result<(), ServeError> {
     let start = Instant::now();
-    let mut links: BTreeMap<Link, mpsc::Sender<Vec<u8>>> = BTreeMap::new();
+    let mut links: BTreeMap<Link, Known> = BTreeMap::new();
     let (mut batch, mut receipts) = (Vec::new(), Vec::new());
     let mut shown = None;
     loop {
@@ -143,21 +149,18 @@ fn work(
         let now = start.elapsed().as_millis() as u64;
         for inbound in batch.drain(..) {
             match inbound {
-                Inbound::Connected(link, sender, reaches_all) => {
-                    links.insert(link, sender);
-                    if reaches_all {
+                Inbound::Connected(link, outgoing, peer) => {
+                    links.insert(link, Known { outgoing, peer, meaningless: 0 });
+                    if peer == Peer::Broker {
                         service.reaches_all(link);
                     }
                 }
                 Inbound::Gone(link) => {
                     links.remove(&link);
                     service.disconnected(link);
-                    if let Ok(mut verdicts) = verdicts.lock() {
-                        verdicts.remove(&link);
-                    }
                 }
                 Inbound::Frame(link, mut frame, receipt) => {
-                    judge(verdicts, link, service.handle(link, &mut frame));
+                    judge(&mut links, link, service.handle(link, &mut frame));
                     receipts.extend(receipt);
                 }
                 Inbound::Dropped(reason) => service.count(reason),
@@ -169,8 +172,8 @@ fn work(
         settle(&mut service, &mut *store, now)?;
         receipts.drain(..).for_each(|receipt: Receipt| receipt());
         while let Some(outgoing) = service.poll() {
-            if let Some(sender) = links.get(&outgoing.link) {
-                let _ = sender.try_send(outgoing.frame);
+            if let Some(link) = links.get(&outgoing.link) {
+                let _ = link.outgoing.try_send(outgoing.frame);
             }
         }
         if shown.is_none_or(|shown| now >= shown + 200) {
@@ -204,11 +207,12 @@ fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError
     Ok(())
 }
 
-fn judge(verdicts: &Verdicts, link: Link, result: Result<(), Dropped>) {
-    let Ok(mut verdicts) = verdicts.lock() else { return };
-    match result {
-        Ok(()) => drop(verdicts.remove(&link)),
-        Err(_) => *verdicts.entry(link).or_default() += 1,
+/// Remembers what a frame was worth; a hostile link is forgotten.
+fn judge(links: &mut BTreeMap<Link, Known>, link: Link, result: Result<(), Dropped>) {
+    let Some(known) = links.get_mut(&link) else { return };
+    known.meaningless = if result.is_ok() { 0 } else { known.meaningless.saturating_add(1) };
+    if known.peer == Peer::Stranger && known.meaningless >= PATIENCE {
+        links.remove(&link);
     }
 }
 
