@@ -65,7 +65,7 @@ pub fn run(write: bool) -> Result<String, String> {
 fn cargo(arguments: &[&str], bug: Option<Bug>) -> Result<Output, String> {
     let mut command = Command::new("cargo");
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).args(arguments);
-    command.args(["--locked", "--release", "--target-dir", "target/planted"]);
+    command.args(["--locked", "--profile", "checks", "--target-dir", "target/planted"]);
     command.env("RUSTFLAGS", "--cfg fedbandit_planted");
     match bug {
         Some(bug) => command.env("FEDBANDIT_PLANTED", format!("{bug:?}")),
@@ -94,7 +94,7 @@ fn findings(bug: Option<Bug>) -> Result<Vec<String>, String> {
     for (name, arguments) in [("simulation", &["soak", "--seeds", SEEDS][..]), ("storage", &["storage", "--short"][..])]
     {
         let mut command =
-            Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/planted/release/fedbandit-tests"));
+            Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/planted/checks/fedbandit-tests"));
         command.args(arguments);
         match bug {
             Some(bug) => command.env("FEDBANDIT_PLANTED", format!("{bug:?}")),
