@@ -51,7 +51,7 @@ pub struct Assumptions {
 ///    eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R², W being the sum of weights: s_i is the square of
 ///    z_i − m along its eigenvector, and w_i ← w_i(1 − s_i/max s). If less than max(n(1 − 2a), n/4) of W would be left, or after
 ///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
-/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of three (see [`outer_sum`]). What liars can do that C
+/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of three (see `outer_sum`). What liars can do that C
 ///    does not show, a/(1 − a)·(C − (1 − a)γR²(I − λL⁻¹L⁻ᵀ))₊ with γ = (1 − √(d/(1 − a)n))²₊; the noise of honest units, a
 ///    ball of radius R√(d/(1 − a)n); the bias, λ²S²L⁻¹L⁻ᵀ.
 ///
