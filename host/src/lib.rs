@@ -13,6 +13,7 @@ pub mod admission;
 pub mod aggregate;
 pub mod controller;
 pub mod names;
+mod normal;
 pub mod privacy;
 pub mod report;
 pub mod rule;

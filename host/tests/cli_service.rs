@@ -425,6 +425,7 @@ fn enrolment_is_careful() {
         ("nonsense = 5", "no key is called nonsense"),
         ("privacy = \"4,1e-6\"", "privacy: it needs bounded rewards"),
         ("window = -1", "window: a whole number"),
+        ("aggregator = \"whitened-filter\"", "whitened-filter must know the noise of rewards"),
     ] {
         here.configure(more);
         here.refuses("serve --config controller.toml", 78, sentence);

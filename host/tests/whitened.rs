@@ -114,26 +114,52 @@ fn moments(z: &[DMatrix<f64>], w: &[f64]) -> (f64, DMatrix<f64>, DMatrix<f64>) {
     (total, mean, spread)
 }
 
-fn filter(z: &[DMatrix<f64>], a: f64) -> (DMatrix<f64>, DMatrix<f64>) {
+/// The variance that is left of a normal variable of variance 1 without a share of it at the extremes, by summation.
+fn trimmed_variance(share: f64) -> f64 {
+    let step = 1e-4;
+    let (mut mass, mut second) = (0.0, 0.0);
+    for x in (0..100_000).map(|k| (f64::from(k) + 0.5) * step) {
+        if 2.0 * mass >= 1.0 - share {
+            break;
+        }
+        let piece = (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * step;
+        (mass, second) = (mass + piece, second + x * x * piece);
+    }
+    second / mass
+}
+
+/// What the filter finds.
+struct Found {
+    mean: DMatrix<f64>,
+    spread: DMatrix<f64>,
+    taken: f64,
+    weights: Vec<f64>,
+}
+
+fn filter(z: &[DMatrix<f64>], a: f64) -> Found {
     let (n, d) = (z.len() as f64, z[0].len() as f64);
     let centre = median(z);
-    let far = R * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
-    let mut w: Vec<f64> = z.iter().map(|z| f64::from((z - &centre).norm() <= far)).collect();
-    let mut visited: Vec<(f64, DMatrix<f64>, DMatrix<f64>)> = Vec::new();
+    let distances: Vec<f64> = z.iter().map(|z| (z - &centre).norm()).collect();
+    let mut sorted = distances.clone();
+    sorted.sort_by(f64::total_cmp);
+    let far = sorted[((1.0 - a) * n).ceil() as usize - 1].max(R * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()));
+    let mut w: Vec<f64> = distances.iter().map(|distance| f64::from(*distance <= far)).collect();
+    let near: f64 = w.iter().sum();
+    let mut visited: Vec<(f64, DMatrix<f64>, DMatrix<f64>, f64)> = Vec::new();
     loop {
         let (total, mean, spread) = moments(z, &w);
         let edge = (1.0 + (d / total).sqrt()).powi(2);
         let (value, q) = top(&spread);
         if value <= 1.1 * edge * R * R {
-            return (mean, spread);
+            return Found { mean, spread, taken: near - total, weights: w };
         }
         let s: Vec<f64> = z.iter().map(|z| (z - &mean).dot(&q).powi(2)).collect();
         let most = s.iter().zip(&w).filter(|(_, w)| **w > 0.0).map(|(s, _)| *s).fold(0.0, f64::max);
-        visited.push((value / edge, mean, spread));
+        visited.push((value / edge, mean, spread, near - total));
         w.iter_mut().zip(&s).for_each(|(w, s)| *w *= (1.0 - s / most).max(0.0));
         if w.iter().sum::<f64>() < (n * (1.0 - 2.0 * a)).max(n / 4.0) {
-            let best = visited.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-            return (best.1, best.2);
+            let (_, mean, spread, taken) = visited.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+            return Found { mean, spread, taken, weights: w };
         }
     }
 }
@@ -162,7 +188,7 @@ fn naive(agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>) {
     let design = &gram + &identity * lambda;
     let root = power(&design, -0.5);
     let mut theta = DVector::zeros(d);
-    let mut spread = DMatrix::zeros(d, d);
+    let (mut spread, mut taken, mut weights) = (DMatrix::zeros(d, d), 0.0, Vec::new());
     for round in 0..6 {
         let z: Vec<DMatrix<f64>> = agents
             .iter()
@@ -172,9 +198,9 @@ fn naive(agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>) {
         let mean = if round == 0 {
             median(&z)
         } else {
-            let (mean, found) = filter(&z, a);
-            spread = found;
-            mean
+            let found = filter(&z, a);
+            (spread, taken, weights) = (found.spread, found.taken, found.weights);
+            found.mean
         };
         let step = mean.column(0) - &root * &theta * lambda;
         theta += &root * &step;
@@ -185,13 +211,19 @@ fn naive(agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>) {
     let honest = (1.0 - a) * n;
     let edge = (1.0 - (d as f64 / honest).sqrt()).max(0.0).powi(2);
     let prior = &root * &root * lambda;
-    let hidden = (&spread - (&identity - &prior) * ((1.0 - a) * edge * R * R)).symmetric_eigen();
+    let left = trimmed_variance(taken / (2.0 * honest));
+    let hidden = (&spread - (&identity - &prior) * ((1.0 - a) * edge * left * R * R)).symmetric_eigen();
     let positive = DMatrix::from_diagonal(&hidden.eigenvalues.map(|value| value.max(0.0) * a / (1.0 - a)));
     let hidden = &hidden.eigenvectors * positive * hidden.eigenvectors.transpose();
     let noise = &identity * (R * R * ((d as f64).sqrt() + 2.0).powi(2) / honest);
     let moved = a / (1.0 - 2.0 * a).sqrt() * apart;
     let width = outer([hidden, noise, prior * lambda]) * (1.0 + moved).powi(2);
-    (theta, &root * width * &root)
+    let total: f64 = weights.iter().sum();
+    let mean = grams.iter().zip(&weights).map(|(gram, weight)| gram * (weight / total)).sum::<DMatrix<f64>>();
+    let explored = (&root * (mean + &identity * lambda) * &root / (1.0 - a)).symmetric_eigen();
+    let thin = DMatrix::from_diagonal(&explored.eigenvalues.map(|value| 1.0 / value.clamp(0.05, 1.0)));
+    let thin = &explored.eigenvectors * thin * explored.eigenvectors.transpose();
+    (theta, &root * &thin * width * thin * &root)
 }
 
 /// Honest agents, and liars by a plan.
@@ -298,7 +330,7 @@ fn nonsense_never_becomes_a_model() {
         for row in 0..n {
             streams.add(row, &[pick(), pick(), pick()], &[pick(), pick()]);
         }
-        for centre in [Centre::Filter, Centre::Median, Centre::Mean] {
+        for centre in [Centre::Filter, Centre::Median, Centre::Mean, Centre::Medoid] {
             let estimate = Whitened::new(centre, assumptions(0.3)).estimate(&streams, 2).unwrap();
             let Some(parameters) = estimate.parameters else { continue };
             usable += 1;

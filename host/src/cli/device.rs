@@ -56,7 +56,7 @@ pub(super) struct Args {
     /// How long they wait for a new model before they go on with the last, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     patience: u64,
-    /// What they meet: ball, skew, fixed-arms, shared, drifting or replay:FILE.
+    /// What they meet: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE.
     #[arg(long, value_name = "NAME", default_value_t = Environment::Ball)]
     environment: Environment,
     /// What their rewards are: gaussian:R or bounded (which is 1 or -1).

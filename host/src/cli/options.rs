@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::{Arg, ArgMatches, Command};
-use fedbandit::simulation::{AggregatorName, Attack, Config, DIMENSIONS, Job};
+use fedbandit::simulation::{AggregatorName, Attack, Config, DIMENSIONS, Environment, Job};
 use serde_json::Value;
 
 use super::Failure;
@@ -29,7 +29,11 @@ fn keys() -> Vec<(&'static str, &'static str, String)> {
             "S",
             "How many episodes have that length before lengths double [default: 1; 2d for whitened rules]".into(),
         ),
-        ("environment", "NAME", "ball, skew, fixed-arms, shared, drifting or replay:FILE [default: ball]".into()),
+        (
+            "environment",
+            "NAME",
+            "ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE [default: ball]".into(),
+        ),
         ("rewards", "KIND", "gaussian:R or bounded (which is 1 or -1) [default: gaussian:0.5]".into()),
         ("theta-norm", "S", "The norm of the true parameter [default: 1]".into()),
         ("attack", "NAME", format!("What corrupted agents do: {attacks} [default: collude]")),
@@ -67,21 +71,38 @@ pub(super) struct Experiment {
     pub(super) config: Config,
     pub(super) aggregators: Vec<AggregatorName>,
     pub(super) seeds: Vec<u64>,
+    /// Whether rewards were spoken of. What is simulated has a noise of its own; what is not has one that must be told.
+    noise_given: bool,
 }
 
 impl Experiment {
     pub(super) fn new() -> Self {
         let aggregators =
             [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
-        Self { config: Config::default(), aggregators: aggregators.to_vec(), seeds: vec![1, 2, 3] }
+        let (config, aggregators) = (Config::default(), aggregators.to_vec());
+        Self { config, aggregators, seeds: vec![1, 2, 3], noise_given: false }
+    }
+
+    /// Rewards that are not simulated have a noise that some aggregators must be told.
+    pub(super) fn check_noise(&self, aggregators: &[AggregatorName]) -> Result<(), Failure> {
+        match aggregators.iter().find(|aggregator| aggregator.needs_noise() && !self.noise_given) {
+            None => Ok(()),
+            Some(name) => Err(Failure::Config(format!(
+                "{name} must know the noise of rewards, and would be wrong about who lies if it guessed: \
+                 rewards = \"gaussian:R\" for R-sub-Gaussian noise, or \"bounded\" if they are in [-1, 1]"
+            ))),
+        }
     }
 
     /// A job for each aggregator and seed.
-    pub(super) fn jobs(&self) -> Vec<Job> {
+    pub(super) fn jobs(&self) -> Result<Vec<Job>, Failure> {
+        if matches!(self.config.environment, Environment::Replay(_)) {
+            self.check_noise(&self.aggregators)?;
+        }
         let config = |aggregator: &AggregatorName| Config { aggregator: *aggregator, ..self.config.clone() };
         let pairs =
             self.aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
-        pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect()
+        Ok(pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect())
     }
 
     /// With another value of one key.
@@ -95,6 +116,7 @@ impl Experiment {
             }
             _ => self.config = self.config.with(key, value)?,
         }
+        self.noise_given |= key == "rewards";
         Ok(())
     }
 }

@@ -231,9 +231,15 @@ const CLAIMS: [Claim; 15] = [
     Claim {
         name: "sizes",
         title: "`whitened-filter` with other dimensions, fleets, parameters and rewards",
-        statement: "30 % of the agents are `optimal`.",
+        statement: "30 % of the agents are `optimal`. `unequal` agents explore different directions, which is against the paper's assumption \
+                    of a small σ: nobody tells a liar from an agent that has seen something else, and every rule loses much. \
+                    `whitened-medoid` has the relative medoid of Gram matrices, of which more is proven, in place of their median.",
         grid: include_str!("../../claims/sizes.toml"),
-        checks: |records| vec![width_check(records)],
+        checks: |records| {
+            let unequal = widest(records, |environment| environment == UNEQUAL);
+            let unequal = Check::new("whitened filter, unequal agents, largest width ratio", unequal, AtMost(1.0));
+            vec![width_check(records), unequal]
+        },
         table: whitened_table,
     },
     Claim {
@@ -377,9 +383,16 @@ fn mean_total(group: &[&Record]) -> f64 {
 
 /// Of the whitened filter, where no more lie than it is designed for.
 fn width_check(records: &[Record]) -> Check {
+    let alike = widest(records, |environment| environment != UNEQUAL);
+    Check::new("whitened filter, up to 30 %, largest width ratio", alike, AtMost(1.0))
+}
+
+const UNEQUAL: &str = "unequal";
+
+fn widest(records: &[Record], environment: impl Fn(&str) -> bool) -> f64 {
     let designed = |r: &&Record| r.outcome.aggregator == "whitened-filter" && r.config.corrupt <= 0.3;
-    let widest = records.iter().filter(designed).filter_map(|record| record.outcome.width_ratio_max);
-    Check::new("whitened filter, up to 30 %, largest width ratio", widest.fold(f64::NAN, f64::max), AtMost(1.0))
+    let of = records.iter().filter(designed).filter(|record| environment(&record.outcome.environment));
+    of.filter_map(|record| record.outcome.width_ratio_max).fold(f64::NAN, f64::max)
 }
 
 fn whitened_checks(records: &[Record]) -> Vec<Check> {
@@ -410,7 +423,8 @@ fn start_checks(records: &[Record]) -> Vec<Check> {
     for environment in ENVIRONMENTS {
         for attack in ["none", "optimal"] {
             let of = |group: &&Vec<&Record>| {
-                group[0].outcome.environment == environment && group[0].outcome.attack == attack
+                let Record { config, outcome, .. } = group[0];
+                outcome.environment == environment && outcome.attack == attack && config.corrupt == 0.3
             };
             let (default, others): (Vec<_>, Vec<_>) =
                 groups.iter().filter(of).partition(|group| group[0].config.first_episodes.is_none());
@@ -419,14 +433,17 @@ fn start_checks(records: &[Record]) -> Vec<Check> {
             let what = format!("{environment}, {attack}, regret relative to the better of the other starts");
             checks.push(Check::new(what, default / better, AtMost(1.0)));
         }
-        let equal = |group: &&Vec<&Record>| {
-            let Record { config, outcome, .. } = group[0];
-            let same = outcome.environment == environment && outcome.attack == "optimal";
-            same && config.first_episode == Some(64)
-        };
-        let ratio = groups.iter().find(equal).map_or(f64::NAN, |group| of_oracle(group));
-        let limit = if environment == "fixed-arms" { 2.0 } else { 1.25 };
-        checks.push(Check::new(format!("{environment}, optimal, equal episodes, × oracle"), ratio, AtMost(limit)));
+        for (share, limit) in [(0.3, if environment == "fixed-arms" { 2.0 } else { 1.25 }), (0.45, 4.0)] {
+            let equal = |group: &&Vec<&Record>| {
+                let Record { config, outcome, .. } = group[0];
+                let same = outcome.environment == environment && outcome.attack == "optimal";
+                same && config.first_episode == Some(64) && config.corrupt == share
+            };
+            if let Some(group) = groups.iter().find(equal) {
+                let what = format!("{environment}, {:.0} % optimal, equal episodes, × oracle", share * 100.0);
+                checks.push(Check::new(what, of_oracle(group), AtMost(limit)));
+            }
+        }
     }
     checks
 }

@@ -143,6 +143,7 @@ fn settings(file: &Path) -> Result<Settings, Failure> {
         (true, Some(aggregator)) => *aggregator,
         _ => experiment.config.aggregator,
     };
+    experiment.check_noise(&[aggregator]).map_err(|failure| failure.about(file.display()))?;
     Ok(Settings {
         // A path in the file is meant from where the file is.
         directory: Directory(here.join(dir)),

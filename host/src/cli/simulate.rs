@@ -53,7 +53,7 @@ impl Args {
         }
         self.options.apply(&mut experiment)?;
         let demonstration = self.config.is_none() && self.options.is_empty() && !self.json;
-        let mut jobs = experiment.jobs();
+        let mut jobs = experiment.jobs()?;
         let main = jobs.len();
         if demonstration {
             jobs.extend(how_much_corruption());

@@ -108,7 +108,8 @@ pub(super) fn jobs(file: &Path, text: &str) -> Result<Vec<Job>, Failure> {
             let pairs = cells.iter().flat_map(|cell| values.iter().map(move |value| with(cell, value)));
             cells = pairs.collect::<Result<_, _>>()?;
         }
-        for job in cells.iter().flat_map(Experiment::jobs) {
+        let of_cells = cells.iter().map(Experiment::jobs).collect::<Result<Vec<_>, _>>()?;
+        for job in of_cells.into_iter().flatten() {
             job.config.check().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))?;
             if !jobs.contains(&job) {
                 jobs.push(job);

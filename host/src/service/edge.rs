@@ -92,6 +92,7 @@ pub fn edge(
 const WINDOW: usize = 4;
 
 struct Device<const D: usize, const F: usize> {
+    number: u64,
     agent: Agent<D>,
     session: Session<F, WINDOW>,
     world: World,
@@ -110,6 +111,7 @@ impl<const D: usize, const F: usize> Device<D, F> {
     fn new(number: u64, session: Session<F, WINDOW>, world: World, attack: Attack, seed: u64) -> Self {
         let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
         Self {
+            number,
             agent: Agent::new(&prior).expect("a valid prior"),
             session,
             world,
@@ -155,7 +157,7 @@ impl<const D: usize, const F: usize> Edge for Device<D, F> {
         let (mut worth, mut best) = (0.0, 0.0);
         let length = self.agent.episode_len();
         for _ in 0..length {
-            self.world.draw(self.step, &mut self.draws, &mut self.scene);
+            self.world.draw(self.number, self.step, &mut self.draws, &mut self.scene);
             self.step = self.step.wrapping_add(1);
             let Ok(choice) = self.agent.select(&self.scene.arms) else { continue };
             worth += self.scene.worth[choice.index];

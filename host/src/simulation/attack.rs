@@ -8,6 +8,7 @@ use nalgebra::{DMatrix, DVector};
 
 use super::fleet::Summaries;
 use crate::names::named;
+use crate::normal;
 use crate::symmetric;
 
 impl Attack {
@@ -265,7 +266,7 @@ impl Knowledge {
         let supporters = (n / 2 + 1).saturating_sub(f);
         let share = (n - f).saturating_sub(supporters) as f64 / (n - f).max(1) as f64;
         let mean = self.mean_sum();
-        let shift = self.deviation.component_mul(&mean.map(f64::signum)) * normal_quantile(share).max(0.0);
+        let shift = self.deviation.component_mul(&mean.map(f64::signum)) * normal::quantile(share).max(0.0);
         self.with_mean_gram(mean - shift)
     }
 
@@ -392,23 +393,6 @@ fn least_explored(design: &DMatrix<f64>, theta: &DVector<f64>) -> DVector<f64> {
     if vector.dot(theta) < 0.0 { -vector } else { vector }
 }
 
-/// Φ⁻¹, by bisection of a sum for Φ that is good to six digits (Abramowitz and Stegun, 26.2.17).
-fn normal_quantile(probability: f64) -> f64 {
-    let upper_tail = |x: f64| {
-        let t = 1.0 / (1.0 + 0.231_641_9 * x);
-        let coefficients = [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
-        let sum = coefficients.iter().rev().fold(0.0, |sum, c| (sum + c) * t);
-        (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * sum
-    };
-    let tail = probability.min(1.0 - probability);
-    let (mut low, mut high) = (0.0, 40.0);
-    for _ in 0..60 {
-        let middle = f64::midpoint(low, high);
-        *if upper_tail(middle) > tail { &mut low } else { &mut high } = middle;
-    }
-    if probability < 0.5 { -low } else { low }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -506,13 +490,5 @@ mod tests {
         let message = Message { gram: vec![1.0, 2.0, 3.0], feature_sum: vec![4.0, 5.0] }.asymmetric(10.0);
         assert_eq!(message.gram, [1.0, 12.0, 2.0, 3.0]);
         assert_eq!(message.feature_sum, [-4.0, -5.0]);
-    }
-
-    /// Against tables of the normal distribution.
-    #[test]
-    fn quantiles() {
-        for (probability, quantile) in [(0.5, 0.0), (0.975, 1.959_964), (0.7, 0.524_401), (0.1, -1.281_552)] {
-            assert!((normal_quantile(probability) - quantile).abs() < 1e-5, "{probability}");
-        }
     }
 }

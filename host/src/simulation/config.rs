@@ -130,6 +130,8 @@ pub enum AggregatorName {
     WhitenedFilter,
     /// The same by the geometric median alone.
     WhitenedMedian,
+    /// `whitened-filter` with the relative medoid of the Gram matrices, of which docs/theory.md proves more; slow for many agents.
+    WhitenedMedoid,
     /// `whitened-filter` on the means of the groups of `median-of-means`.
     WhitenedMeans,
     /// The mean over the honest agents with the width of `whitened-filter`, which only a simulation knows.
@@ -147,11 +149,17 @@ impl AggregatorName {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
     }
 
+    /// Whether R must be known, since residuals are compared with it.
+    pub fn needs_noise(self) -> bool {
+        self.whitened().is_some()
+    }
+
     /// What this whitened rule takes for the centre.
     pub(crate) fn whitened(self) -> Option<Centre> {
         match self {
             Self::WhitenedFilter | Self::WhitenedMeans => Some(Centre::Filter),
             Self::WhitenedMedian => Some(Centre::Median),
+            Self::WhitenedMedoid => Some(Centre::Medoid),
             Self::WhitenedOracle => Some(Centre::Mean),
             _ => None,
         }
@@ -172,6 +180,7 @@ named!(
     MultiKrum = "multi-krum",
     WhitenedFilter = "whitened-filter",
     WhitenedMedian = "whitened-median",
+    WhitenedMedoid = "whitened-medoid",
     WhitenedMeans = "whitened-means",
     WhitenedOracle = "whitened-oracle",
 );
@@ -216,6 +225,7 @@ impl fmt::Display for Environment {
             Self::FixedArms => f.pad("fixed-arms"),
             Self::Shared => f.pad("shared"),
             Self::Drifting => f.pad("drifting"),
+            Self::Unequal => f.pad("unequal"),
             Self::Replay(file) => write!(f, "replay:{}", file.display()),
         }
     }
@@ -225,8 +235,8 @@ impl FromStr for Environment {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let plain = [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting];
-        let known = ["ball", "skew", "fixed-arms", "shared", "drifting"];
+        let plain = [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting, Self::Unequal];
+        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "unequal"];
         if let Some(file) = name.strip_prefix("replay:").filter(|file| !file.is_empty()) {
             return Ok(Self::Replay(file.into()));
         }

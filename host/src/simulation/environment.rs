@@ -26,6 +26,9 @@ pub enum Environment {
     Shared,
     /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(2t/T + j/d)): the distribution P_t changes with t.
     Drifting,
+    /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(gi + j/d)) for agent i, where g is the golden ratio: every agent explores
+    /// other directions.
+    Unequal,
     /// Steps of a log, drawn uniformly.
     Replay(PathBuf),
 }
@@ -126,8 +129,8 @@ impl World {
         self.log.is_none()
     }
 
-    /// Draws the decision set of step t, counted from 0.
-    pub(crate) fn draw<const D: usize>(&self, step: u32, rng: &mut Pcg64, scene: &mut Scene<D>) {
+    /// Draws an agent's decision set of step t, counted from 0.
+    pub(crate) fn draw<const D: usize>(&self, agent: u64, step: u32, rng: &mut Pcg64, scene: &mut Scene<D>) {
         scene.arms.clear();
         scene.worth.clear();
         match &self.environment {
@@ -135,9 +138,11 @@ impl World {
             Environment::Skew => self.balls(scene, rng, |j| if j < D.div_ceil(2) { 1.0 } else { 0.2 }),
             Environment::Shared => self.balls(scene, &mut generator(self.seed, Use::Step, step.into()), |_| 1.0),
             Environment::Drifting => {
-                let turn = 2.0 * f64::from(step) / f64::from(self.horizon);
-                let angle = |j| std::f64::consts::PI * (turn + j as f64 / D as f64);
-                let scales: [f32; D] = std::array::from_fn(|j| (0.2 + 0.8 * angle(j).cos().powi(2)) as f32);
+                let scales = turned::<D>(2.0 * f64::from(step) / f64::from(self.horizon));
+                self.balls(scene, rng, |j| scales[j]);
+            }
+            Environment::Unequal => {
+                let scales = turned::<D>((agent as f64 * GOLDEN).fract());
                 self.balls(scene, rng, |j| scales[j]);
             }
             Environment::FixedArms => {
@@ -191,6 +196,15 @@ impl World {
     }
 }
 
+/// 0.2 + 0.8·cos²(π(turn + j/d)).
+fn turned<const D: usize>(turn: f64) -> [f32; D] {
+    let angle = |j| std::f64::consts::PI * (turn + j as f64 / D as f64);
+    std::array::from_fn(|j| (0.2 + 0.8 * angle(j).cos().powi(2)) as f32)
+}
+
+/// (√5 − 1)/2, whose multiples are spread evenly.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
+
 fn least_squares(log: &Log) -> DVector<f64> {
     let mut gram = DMatrix::<f64>::identity(log.dimension(), log.dimension()) * 1e-9;
     let mut sum = DVector::<f64>::zeros(log.dimension());
@@ -207,6 +221,7 @@ mod tests {
     use super::*;
 
     const DRAWS: usize = 20_000;
+    const AGENT: u64 = 2;
 
     fn world(environment: Environment, arms: usize) -> World {
         let config =
@@ -220,7 +235,7 @@ mod tests {
         let mut rng = generator(9, Use::Agent, 0);
         let mut scene = Scene::new();
         let mut one = || {
-            world.draw(step, &mut rng, &mut scene);
+            world.draw(AGENT, step, &mut rng, &mut scene);
             scene.arms[0]
         };
         (0..DRAWS).map(|_| one()).collect()
@@ -255,6 +270,8 @@ mod tests {
         // 0.2 + 0.8·cos² at angles of π(2t/T + j/4): t = 0 and t = T/4.
         scales(Environment::Drifting, 0, [1.0, 0.6, 0.2, 0.6]);
         scales(Environment::Drifting, 25, [0.2, 0.6, 1.0, 0.6]);
+        // Agent 2: angles of π(2·0.618034 + j/4), which are 0.236068, 0.486068, 0.736068 and 0.986068 turns of π.
+        scales(Environment::Unequal, 0, [0.634_970, 0.201_532, 0.565_030, 0.998_468]);
     }
 
     /// Six deviations of 20,000 rewards of ±1 are 0.0425; false alarm below 2·10⁻⁹ each.
@@ -279,7 +296,7 @@ mod tests {
         let set = |environment: Environment, agent, step| {
             let world = world(environment, 3);
             let mut scene = Scene::<4>::new();
-            world.draw(step, &mut generator(9, Use::Agent, agent), &mut scene);
+            world.draw(agent, step, &mut generator(9, Use::Agent, agent), &mut scene);
             scene.arms
         };
         assert_eq!(set(Environment::Shared, 1, 5), set(Environment::Shared, 2, 5));

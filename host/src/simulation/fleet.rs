@@ -148,6 +148,7 @@ struct Devices<const D: usize> {
 }
 
 struct Device<const D: usize> {
+    number: u64,
     agent: Agent<D>,
     /// Its decision sets and rewards.
     rng: Pcg64,
@@ -160,6 +161,7 @@ impl<const D: usize> Devices<D> {
         let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards };
         let agent = Agent::new(&prior).expect("a valid prior");
         let device = |device: &usize| Device {
+            number: *device as u64,
             agent: agent.clone(),
             rng: generator(seed, Use::Agent, *device as u64),
             attacked: generator(seed, Use::Attacked, *device as u64),
@@ -211,7 +213,7 @@ impl<const D: usize> Fleet for Devices<D> {
     }
 
     fn look_ahead(&mut self, step: u32, rng: &mut Pcg64) {
-        self.ahead.iter_mut().for_each(|scene| self.world.draw(step, rng, scene));
+        self.ahead.iter_mut().zip(0..).for_each(|(scene, agent)| self.world.draw(agent, step, rng, scene));
     }
 
     fn judge(&mut self, model: Model<'_>) -> f64 {
@@ -262,7 +264,7 @@ fn play_together<const D: usize>(
     for step in stretch.start..stretch.start + stretch.steps {
         sets.clear();
         for (device, scene) in devices.iter_mut().zip(&mut scenes) {
-            world.draw(step, &mut device.rng, scene);
+            world.draw(device.number, step, &mut device.rng, scene);
             sets.push(&scene.arms);
         }
         let Some(first) = devices.first() else { break };

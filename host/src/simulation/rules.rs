@@ -41,6 +41,7 @@ impl Config {
             | AggregatorName::Solo
             | AggregatorName::WhitenedFilter
             | AggregatorName::WhitenedMedian
+            | AggregatorName::WhitenedMedoid
             | AggregatorName::WhitenedMeans
             | AggregatorName::WhitenedOracle => separate(Mean, schedule),
             AggregatorName::CoordinateMedian => separate(CoordinateMedian, schedule),
