@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::{Arg, ArgMatches, Command};
-use fedbandit::simulation::{AggregatorName, Attack, Config, DIMENSIONS, Job};
+use fedbandit::simulation::{AggregatorName, Attack, DIMENSIONS, Experiment};
 use serde_json::Value;
 
 use super::Failure;
@@ -59,58 +59,6 @@ fn keys() -> Vec<(&'static str, &'static str, String)> {
             "The theorems' bound on the spread of actions [default: 1; 0 if all agents have the same actions]".into(),
         ),
     ]
-}
-
-/// What is simulated: a configuration, and what it is repeated for.
-#[derive(Clone)]
-pub(super) struct Experiment {
-    pub(super) config: Config,
-    pub(super) aggregators: Vec<AggregatorName>,
-    pub(super) seeds: Vec<u64>,
-}
-
-impl Experiment {
-    pub(super) fn new() -> Self {
-        let aggregators =
-            [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
-        Self { config: Config::default(), aggregators: aggregators.to_vec(), seeds: vec![1, 2, 3] }
-    }
-
-    /// A job for each aggregator and seed.
-    pub(super) fn jobs(&self) -> Vec<Job> {
-        let config = |aggregator: &AggregatorName| Config { aggregator: *aggregator, ..self.config.clone() };
-        let pairs =
-            self.aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
-        pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect()
-    }
-
-    /// With another value of one key.
-    pub(super) fn set(&mut self, key: &str, value: Value) -> Result<(), String> {
-        match key {
-            "seeds" => self.seeds = list(value, "seeds", |seed| seed.as_u64().ok_or("a seed is a whole number"))?,
-            "aggregator" => {
-                let name =
-                    |value: &Value| value.as_str().unwrap_or_default().parse().map_err(|error| format!("{error}"));
-                self.aggregators = list(value, "aggregator", name)?;
-            }
-            _ => self.config = self.config.with(key, value)?,
-        }
-        Ok(())
-    }
-}
-
-/// A value or a list of them.
-fn list<T, E: std::fmt::Display>(
-    value: Value,
-    key: &str,
-    parse: impl Fn(&Value) -> Result<T, E>,
-) -> Result<Vec<T>, String> {
-    let values = match value {
-        Value::Array(values) if values.is_empty() => return Err(format!("{key}: the list is empty")),
-        Value::Array(values) => values,
-        value => vec![value],
-    };
-    values.iter().map(|value| parse(value).map_err(|error| format!("{key}: {error}"))).collect()
 }
 
 /// The options of an experiment on the command line.
@@ -189,35 +137,8 @@ fn number_or_text(text: &str) -> Value {
     number.unwrap_or_else(|| text.into())
 }
 
-/// Reads a TOML file of keys into an experiment. Errors name the file and the line.
+/// Reads a TOML file of keys into an experiment.
 pub(super) fn read(file: &Path, experiment: &mut Experiment) -> Result<(), Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-    let table = parse(file, &text)?;
-    for (key, value) in table {
-        set(file, &text, experiment, &key, &value)?;
-    }
-    experiment.config.check().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))
-}
-
-pub(super) fn parse(file: &Path, text: &str) -> Result<toml::Table, Failure> {
-    text.parse().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))
-}
-
-/// Sets a key of a file.
-pub(super) fn set(
-    file: &Path,
-    text: &str,
-    experiment: &mut Experiment,
-    key: &str,
-    value: &toml::Value,
-) -> Result<(), Failure> {
-    let value = serde_json::to_value(value).unwrap_or_default();
-    let place = || format!("{}:{}", file.display(), line(text, key));
-    experiment.set(key, value).map_err(|reason| Failure::Config(format!("{}: {reason}", place())))
-}
-
-/// The first line of a file that sets a key.
-fn line(text: &str, key: &str) -> usize {
-    let sets = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
-    text.lines().position(sets).map_or(1, |index| index + 1)
+    experiment.read(file, &text).map_err(Failure::Config)
 }

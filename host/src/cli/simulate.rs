@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use fedbandit::report::{self, Record};
 use fedbandit::simulation::{
-    AggregatorName, Attack, Config, Environment, Job, Log, Logs, Outcome, RewardKind, agent_steps, run_all,
+    AggregatorName, Attack, Config, Environment, Experiment, Job, Log, Logs, Outcome, RewardKind, agent_steps, run_all,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::options::{Experiment, Options, read};
+use super::options::{Options, read};
 use super::{EXIT_CODES, Failure, VERSION, print, write, write_file};
 
 const HELP: &str = "\
@@ -47,7 +47,7 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let mut experiment = Experiment::new();
+        let mut experiment = Experiment::default();
         if let Some(file) = &self.config {
             read(file, &mut experiment)?;
         }
