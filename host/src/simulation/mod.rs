@@ -15,6 +15,7 @@
 mod attack;
 mod attackers;
 mod batch;
+mod colluders;
 mod config;
 mod environment;
 mod experiment;
@@ -27,8 +28,9 @@ mod rules;
 mod run;
 mod selection;
 
-pub use attack::{Attack, forged};
+pub use attack::Attack;
 pub use batch::{Job, agent_steps, run_all};
+pub use colluders::{Colluders, Lie};
 pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
 pub use environment::{Environment, RewardKind};
 pub(crate) use environment::{Scene, World};
