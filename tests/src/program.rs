@@ -45,7 +45,7 @@ fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> 
 }
 
 /// All targets under libFuzzer, for so many seconds each; what they find goes to `fuzz/target/corpus`. With `write`, as
-/// few of these inputs as cover the same are kept in `fuzz/corpus`.
+/// few of these inputs as cover the same edges are kept in `fuzz/corpus`.
 ///
 /// # Errors
 /// A target failed, or there is no nightly toolchain with cargo-fuzz.
@@ -60,9 +60,9 @@ pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
         for (number, example) in examples(target).into_iter().enumerate() {
             fs::write(found.join(format!("example-{number}")), example).map_err(|error| error.to_string())?;
         }
-        let text = libfuzzer(target, &[&found, &kept], &format!("-max_total_time={seconds}"))?;
+        let text = libfuzzer(target, &[&found, &kept], &[&format!("-max_total_time={seconds}")])?;
         if write {
-            libfuzzer(target, &[&fewest, &found, &kept], "-set_cover_merge=1")?;
+            libfuzzer(target, &[&fewest, &found, &kept], &["-set_cover_merge=1", "-use_counters=0"])?;
             fs::remove_dir_all(&kept).and_then(|()| fs::rename(&fewest, &kept)).map_err(|error| error.to_string())?;
         }
         let after = |mark: &str| text.rsplit_once(mark)?.1.split_whitespace().next()?.parse().ok();
@@ -79,12 +79,12 @@ pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
 }
 
 /// A target under libFuzzer with some directories of inputs, and what it said.
-fn libfuzzer(target: &str, inputs: &[&PathBuf], task: &str) -> Result<String, String> {
+fn libfuzzer(target: &str, inputs: &[&PathBuf], task: &[&str]) -> Result<String, String> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(repository()).args(["+nightly", "fuzz", "run", target]).args(inputs);
     // One allocation of more than 16 MB is a finding, and so are ten seconds for one input.
     let limits = ["-rss_limit_mb=1024", "-malloc_limit_mb=16", "-timeout=10", "-max_len=2048"];
-    cargo.arg("--").args(limits).args(["-print_final_stats=1", task]);
+    cargo.arg("--").args(limits).arg("-print_final_stats=1").args(task);
     let output = cargo.output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stderr);
     if output.status.success() { Ok(text.into_owned()) } else { Err(format!("{target}:\n{text}")) }

@@ -23,6 +23,7 @@ use fedbandit::simulation::{Attack, Config, Experiment, Log};
 use fedbandit_core::wire::{Identity, Message, Nonces, Seal, claimed_address, cobs, max_sealed_frame_len};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A target's body.
 pub type Body = fn(&[u8]);
@@ -251,6 +252,8 @@ fn pages() -> SocketAddr {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
+                // Who writes to somebody who is gone gets an error: so it is in a program of Rust's, and not under libFuzzer.
+                let _pipe = signal(SignalKind::pipe()).expect("a signal");
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
                 let (_status, watched) = tokio::sync::watch::channel(service().status(0));
                 sender.send(listener.local_addr().expect("an address")).expect("who asked waits");
