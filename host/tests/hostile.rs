@@ -468,7 +468,7 @@ fn hostile_devices_stop_nobody_from_learning() {
     let seconds = began.elapsed().as_secs();
     let status = service.wait_for(|_| true);
     let (early, late, most) = (samples[samples.len() / 10], samples[samples.len() - 1], samples.iter().max().unwrap());
-    let (lines, closed) = (lines.load(Ordering::Relaxed), status["episode"].as_u64().unwrap() as usize);
+    let (lines, closed) = (lines.load(Ordering::Relaxed), status["episode"].as_u64().unwrap() as usize - 1);
     let number = |lives: &serde_json::Value, key: &str| lives[key].as_f64().unwrap();
     let reached = lives.iter().map(|lives| number(lives, "late_mean_worth") / number(lives, "late_mean_best"));
     let reached = reached.fold(f64::INFINITY, f64::min);
@@ -496,7 +496,7 @@ fn hostile_devices_stop_nobody_from_learning() {
     println!("| of their summaries acknowledged | {acknowledged} of {sent} |");
     println!("| what they reached of the best, in the second half after the worst of these starts | {reached:.3} |");
     for (attack, [told, counts]) in &lies {
-        println!("| attack {attack}: lies, of which count | {told}, {counts} |");
+        println!("| attack {attack}: lies, and how many of them count | {told}, {counts} |");
     }
     for ((what, _), count) in ABUSES.iter().zip(&gang.abuses) {
         println!("| abuses: {what} | {} |", count.load(Ordering::Relaxed));
