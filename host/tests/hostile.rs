@@ -1,20 +1,24 @@
 //! Four in ten of the enrolled devices run every attack and every abuse of the protocol at once, against the real program.
-//! `FEDBANDIT_EPISODES` says for how long; an episode takes a second at the most.
+//! With `FEDBANDIT_SECONDS`, for at least so long.
+#![cfg(feature = "mqtt")]
 
+#[path = "fleet/broker.rs"]
+mod broker;
 mod fleet;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use broker::{ANYBODY, Broker};
 use fedbandit::service::edge::edge;
-use fedbandit::simulation::{Attack, Config, Logs, forged};
+use fedbandit::simulation::{Attack, Colluders, Config, Logs};
 use fedbandit_core::wire::{Identity, Message, Summary, cobs, max_frame_len};
 use fedbandit_core::{Values, packed_len};
 use fleet::Fleet;
@@ -25,8 +29,9 @@ const D: usize = 4;
 const FRAME: usize = max_frame_len(D);
 const HONEST: u32 = 24;
 const HOSTILE: u32 = 16;
-const EPISODES: u32 = 20;
 const EPISODE_LEN: u32 = 64;
+/// Episodes that the honest devices live through before they start anew: if there is no time to fill, and else.
+const EPISODES: (u32, u32) = (20, 100);
 /// What the service may have in memory, in kilobytes.
 const MEMORY: u64 = 96 << 10;
 /// Lines that it may log: in an episode, and beside.
@@ -36,14 +41,40 @@ const HEAD_START: Duration = Duration::from_secs(4);
 /// Connections that each hostile device holds open and feeds byte by byte.
 const DRIBBLING: usize = 12;
 
+/// What each hostile device does for as long as it lives, in turn by episode. Sums are for ever, so those who share a
+/// device are of one kind: some add nothing, some pull as hard as they can. `asymmetric` is not here: a frame has one
+/// triangle of U.
+const ATTACKS: [&[Attack]; HOSTILE as usize] = [
+    &[Attack::Zero, Attack::NonFinite, Attack::NonPsd, Attack::Silent],
+    &[Attack::Huge, Attack::Collude, Attack::Intermittent],
+    &[Attack::SignFlip],
+    &[Attack::FakeParameter],
+    &[Attack::ALittleIsEnough],
+    &[Attack::InnerProduct],
+    &[Attack::MinMax],
+    &[Attack::Mimic],
+    &[Attack::GramInflate],
+    &[Attack::GramDeflate],
+    &[Attack::WeakDirection],
+    &[Attack::Replay],
+    &[Attack::Sleeper],
+    &[Attack::Adaptive],
+    &[Attack::Optimal],
+    &[Attack::OptimalSleeper],
+];
+
+/// An attack, and its summary if there was one.
+type Said = (Attack, Option<Vec<f32>>);
+
 /// What the hostile devices share.
 struct Gang {
     address: String,
+    broker: u16,
     stop: AtomicBool,
-    /// What each of them would have sent honestly in the last episodes.
-    honest: Mutex<BTreeMap<u32, BTreeMap<u32, Vec<f32>>>>,
-    episode: AtomicU64,
-    lies: AtomicU64,
+    /// The episode in which sleepers wake.
+    awake: u32,
+    /// What was said by (agent, episode).
+    lies: Mutex<BTreeMap<(u32, u32), Said>>,
     abuses: [AtomicU64; ABUSES.len()],
 }
 
@@ -75,62 +106,98 @@ impl Gang {
     fn runs(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
-
-    /// What a device sends instead of its honest summary: each in each episode by another attack.
-    fn lie(&self, identity: &Identity, honest: &Summary<'_>) -> Option<Vec<u8>> {
-        let Summary { episode, gram, feature_sum, .. } = *honest;
-        let mut board = self.honest.lock().unwrap();
-        let rows = board.entry(episode).or_default();
-        rows.insert(identity.agent, gram.iter().chain(feature_sum.iter()).collect());
-        let own = rows.keys().position(|agent| *agent == identity.agent).unwrap();
-        let rows: Vec<Vec<f32>> = rows.values().cloned().collect();
-        while board.len() > 4 {
-            board.pop_first();
-        }
-        drop(board);
-        self.episode.fetch_max(episode.into(), Ordering::Relaxed);
-        self.lies.fetch_add(1, Ordering::Relaxed);
-        // The last one reports nothing, ever.
-        let turn = (identity.agent + episode) as usize % Attack::ALL.len();
-        let attack = if identity.agent == HONEST + HOSTILE { Attack::Silent } else { Attack::ALL[turn] };
-        forged(attack, EPISODE_LEN, D, &rows, own).map(|values| summary(identity, episode, &values))
-    }
 }
 
-/// Takes part as a device does, and lies.
-fn liar(gang: &Gang, identity: &Identity) {
-    let config = Config { attack: Attack::None, ..Config::default() };
-    let mut device = edge(identity.clone(), None, &config, &Logs::new(), 1).unwrap();
-    let start = Instant::now();
-    let mut frame = [0; FRAME];
-    while gang.runs() {
-        let Ok(mut stream) = gang.connect() else { continue };
-        let mut decoder = cobs::Decoder::<FRAME>::new();
-        let mut buffer = [0; 512];
-        while gang.runs() {
-            let now = start.elapsed().as_millis() as u64;
-            device.live(now, 5_000);
-            let mut sent = Ok(());
-            while let Some(length) = device.poll(now, &mut frame) {
-                let frame = &frame[..length];
-                let lie = match identity.decode(frame) {
-                    Ok(Message::Summary(honest)) => gang.lie(identity, &honest),
-                    _ => Some(frame.to_vec()),
-                };
-                sent = sent.and(lie.map_or(Ok(()), |lie| stream.write_all(&stuffed(&lie))));
-            }
-            match stream.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(read) => buffer[..read].iter().for_each(|byte| {
-                    let Some(frame) = decoder.push(*byte) else { return };
-                    let _ = device.handle(frame, now);
-                }),
-                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+/// A hostile device that takes part.
+struct Liar<'a> {
+    gang: &'a Gang,
+    identity: &'a Identity,
+    /// By turn.
+    colluders: Vec<(Attack, Colluders)>,
+    /// Its frames for the last episodes.
+    frames: BTreeMap<u32, Vec<Vec<u8>>>,
+}
+
+impl<'a> Liar<'a> {
+    fn new(gang: &'a Gang, identity: &'a Identity) -> Self {
+        let colluders = |attack: &Attack| {
+            let steps = 2 * EPISODE_LEN * (gang.awake - 1);
+            let config =
+                Config { agents: (HONEST + HOSTILE) as usize, dim: D, steps, corrupt: 0.4, ..Config::default() };
+            let config = Config { first_episode: Some(EPISODE_LEN), attack: *attack, ..config };
+            (*attack, Colluders::new(&config, HONEST as usize, 1).unwrap())
+        };
+        let colluders = ATTACKS[(identity.agent - HONEST - 1) as usize].iter().map(colluders).collect();
+        Self { gang, identity, colluders, frames: BTreeMap::new() }
+    }
+
+    /// Makes up what to say in a model's episode.
+    fn invent(&mut self, frame: &[u8]) {
+        let Ok(Message::Model(model)) = self.identity.decode(frame) else { return };
+        let episode = model.episode;
+        if self.frames.last_key_value().is_some_and(|(last, _)| *last >= episode) {
+            return;
+        }
+        let turn = episode as usize % self.colluders.len();
+        let (attack, colluders) = &mut self.colluders[turn];
+        let lies = colluders.lies(model).swap_remove((self.identity.agent - HONEST - 1) as usize);
+        let frames = lies.iter().map(|(episode, values)| summary(self.identity, *episode, values)).collect();
+        self.frames.insert(episode, frames);
+        if self.frames.len() > 4 {
+            self.frames.pop_first();
+        }
+        if !matches!(attack, Attack::Sleeper | Attack::OptimalSleeper) || episode >= self.gang.awake {
+            let said = lies.into_iter().next_back().map(|(_, values)| values);
+            self.gang.lies.lock().unwrap().insert((self.identity.agent, episode), (*attack, said));
+        }
+    }
+
+    /// What it sends for a frame of an honest device; if nothing, that one hears that all is well.
+    fn instead(&self, frame: &[u8], spoke: &AtomicU32) -> Result<Vec<Vec<u8>>, Vec<u8>> {
+        let Ok(Message::Summary(honest)) = self.identity.decode(frame) else { return Ok(vec![frame.to_vec()]) };
+        let frames = self.frames.get(&honest.episode).filter(|frames| !frames.is_empty());
+        let nothing = || encode(self.identity, &Message::Ack { episode: honest.episode });
+        let frames = frames.cloned().ok_or_else(nothing)?;
+        spoke.fetch_max(honest.episode, Ordering::Relaxed);
+        Ok(frames)
+    }
+
+    /// Takes part as a device does, and lies. `spoke` is told of the last episode in which it did.
+    fn run(&mut self, spoke: &AtomicU32) {
+        let config = Config { attack: Attack::None, ..Config::default() };
+        let mut device = edge(self.identity.clone(), None, &config, &Logs::new(), 1).unwrap();
+        let start = Instant::now();
+        let mut frame = [0; FRAME];
+        while self.gang.runs() {
+            let Ok(mut stream) = self.gang.connect() else { continue };
+            let mut decoder = cobs::Decoder::<FRAME>::new();
+            let mut buffer = [0; 512];
+            while self.gang.runs() {
+                let now = start.elapsed().as_millis() as u64;
+                device.live(now, 5_000);
+                let mut sent = Ok(());
+                while let Some(length) = device.poll(now, &mut frame) {
+                    match self.instead(&frame[..length], spoke) {
+                        Ok(frames) => {
+                            let mut frames = frames.iter();
+                            sent = sent.and(frames.try_for_each(|frame| stream.write_all(&stuffed(frame))));
+                        }
+                        Err(acknowledged) => drop(device.handle(&acknowledged, now)),
+                    }
                 }
-                Err(_) => break,
-            }
-            if sent.is_err() {
-                break;
+                match stream.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(read) => buffer[..read].iter().for_each(|byte| {
+                        let Some(frame) = decoder.push(*byte) else { return };
+                        self.invent(frame);
+                        let _ = device.handle(frame, now);
+                    }),
+                    Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                    Err(_) => break,
+                }
+                if sent.is_err() {
+                    break;
+                }
             }
         }
     }
@@ -140,6 +207,8 @@ fn liar(gang: &Gang, identity: &Identity) {
 struct Abuser {
     gang: Arc<Gang>,
     identity: Identity,
+    /// The last episode in which it lied.
+    spoke: Arc<AtomicU32>,
     rng: Pcg64,
     /// Its frames of former episodes.
     recorded: VecDeque<Vec<u8>>,
@@ -149,7 +218,7 @@ struct Abuser {
 
 type Abuse = fn(&mut Abuser) -> std::io::Result<()>;
 
-const ABUSES: [(&str, Abuse); 13] = [
+const ABUSES: [(&str, Abuse); 16] = [
     ("garbage", Abuser::garbage),
     ("half frames", Abuser::half_frames),
     ("floods", Abuser::flood),
@@ -163,6 +232,9 @@ const ABUSES: [(&str, Abuse); 13] = [
     ("connect and drop", Abuser::connect_and_drop),
     ("never reading", Abuser::never_read),
     ("not numbers", Abuser::not_numbers),
+    ("garbage through the broker", Abuser::publish_garbage),
+    ("floods through the broker", Abuser::publish_flood),
+    ("others' topics at the broker", Abuser::publish_for_others),
 ];
 
 impl Abuser {
@@ -171,7 +243,7 @@ impl Abuser {
     }
 
     fn episode(&self) -> u32 {
-        self.gang.episode.load(Ordering::Relaxed) as u32
+        self.spoke.load(Ordering::Relaxed)
     }
 
     /// A summary of an episode with small values.
@@ -220,7 +292,7 @@ impl Abuser {
 
     fn wrong_episodes(&mut self) -> std::io::Result<()> {
         let now = self.episode();
-        let episodes = [0, 1, now.saturating_sub(10), now + 1, now + 2, now + 100, u32::MAX];
+        let episodes = [0, 1, now.saturating_sub(10), now + 2, now + 5, now + 100, u32::MAX];
         let frames = episodes.map(|episode| self.summary(episode));
         self.send(&frames)
     }
@@ -284,6 +356,44 @@ impl Abuser {
         self.send(&frames)
     }
 
+    /// Publishes messages, as anybody can whom the broker lets in: by MQTT 3.1.1, without a name.
+    fn publish(&self, messages: &[(String, Vec<u8>)]) -> std::io::Result<()> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.gang.broker))?;
+        stream.write_all(b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0")?;
+        stream.read_exact(&mut [0; 4])?;
+        for (topic, message) in messages {
+            let topic = format!("fedbandit/v1/1/{topic}");
+            let mut length = 2 + topic.len() + message.len();
+            let mut packet = vec![0x30];
+            while length > 127 {
+                packet.push(length as u8 | 128);
+                length >>= 7;
+            }
+            packet.push(length as u8);
+            packet.extend((topic.len() as u16).to_be_bytes());
+            stream.write_all(&[&packet, topic.as_bytes(), message].concat())?;
+        }
+        stream.write_all(&[0xe0, 0])
+    }
+
+    fn publish_garbage(&mut self) -> std::io::Result<()> {
+        let topics = [format!("up/{}", self.identity.agent), format!("state/{}", self.identity.agent), "up/x".into()];
+        let messages = [20, 300, 100_000].map(|length| topics.clone().map(|topic| (topic, self.bytes(length))));
+        self.publish(&messages.concat())
+    }
+
+    fn publish_flood(&mut self) -> std::io::Result<()> {
+        let frame = encode(&self.identity, &Message::Heartbeat { episode: self.episode() });
+        self.publish(&vec![(format!("up/{}", self.identity.agent), frame); 500])
+    }
+
+    fn publish_for_others(&mut self) -> std::io::Result<()> {
+        let summary = self.summary(self.episode());
+        let frames = (0..=HONEST).map(|agent| (format!("up/{agent}"), summary.clone()));
+        let states = (0..=HONEST).map(|agent| (format!("state/{agent}"), b"lost".to_vec()));
+        self.publish(&frames.chain(states).collect::<Vec<_>>())
+    }
+
     fn run(&mut self) {
         while self.gang.runs() {
             let which = self.rng.next_u32() as usize % ABUSES.len();
@@ -304,11 +414,15 @@ fn memory(process: u32) -> u64 {
 
 #[test]
 fn hostile_devices_stop_nobody_from_learning() {
-    let episodes = std::env::var("FEDBANDIT_EPISODES").map_or(EPISODES, |episodes| episodes.parse().unwrap());
+    let time = std::env::var("FEDBANDIT_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
+    let episodes = if time == 0 { EPISODES.0 } else { EPISODES.1 };
     let fleet = Fleet::new("hostile", HONEST + HOSTILE);
+    let broker = Broker::start(&fleet, ANYBODY);
+    // More than there is time for.
+    let steps = EPISODE_LEN * (10 * time as u32 + 1000);
     fleet.configure(&format!(
-        "deadline = 1\nsteps = {}\nfirst-episode = {EPISODE_LEN}",
-        2 * EPISODE_LEN * (episodes + 100)
+        "mqtt = \"{}\"\ndeadline = 1\nsteps = {steps}\nfirst-episode = {EPISODE_LEN}",
+        broker.url()
     ));
     let mut service = fleet.serve_and_log("info", Stdio::piped());
     let log = BufReader::new(service.process.0.stderr.take().unwrap());
@@ -318,49 +432,72 @@ fn hostile_devices_stop_nobody_from_learning() {
 
     let gang = Arc::new(Gang {
         address: service.devices[0].strip_prefix("tcp://").unwrap().into(),
+        broker: broker.port,
         stop: AtomicBool::new(false),
-        honest: Mutex::default(),
-        episode: AtomicU64::new(1),
-        lies: AtomicU64::new(0),
+        // An episode takes a second at the most.
+        awake: episodes.max(time as u32) / 2 + 1,
+        lies: Mutex::default(),
         abuses: [const { AtomicU64::new(0) }; ABUSES.len()],
     });
     let began = Instant::now();
-    let mut samples = Vec::new();
-    let lives = thread::scope(|scope| {
+    let (mut samples, mut lives) = (Vec::new(), Vec::new());
+    thread::scope(|scope| {
         for agent in HONEST + 1..=HONEST + HOSTILE {
-            let (gang, identity) = (Arc::clone(&gang), fleet.identity(agent));
-            let (others, abuser) = (Arc::clone(&gang), identity.clone());
-            scope.spawn(move || liar(&others, &identity));
+            let (gang, identity, spoke) = (Arc::clone(&gang), fleet.identity(agent), Arc::new(AtomicU32::new(1)));
+            let (others, abuser, heard) = (Arc::clone(&gang), identity.clone(), Arc::clone(&spoke));
+            scope.spawn(move || Liar::new(&others, &identity).run(&spoke));
             scope.spawn(move || {
                 let rng = Pcg64::seed_from_u64(agent.into());
                 let (recorded, dribbling) = (VecDeque::new(), VecDeque::new());
-                Abuser { gang, identity: abuser, rng, recorded, dribbling }.run();
+                Abuser { gang, identity: abuser, spoke: heard, rng, recorded, dribbling }.run();
             });
         }
         // What they can fill, they fill before the honest ones come.
         thread::sleep(HEAD_START);
-        let mut honest =
-            fleet.devices(&service.devices[0], &format!("--count {HONEST} --episodes {episodes} --patience 60000"));
-        while honest.0.try_wait().unwrap().is_none() {
-            samples.push(memory(service.process.0.id()));
-            thread::sleep(Duration::from_millis(200));
+        let arguments = format!("--count {HONEST} --episodes {episodes} --patience 60000");
+        while lives.is_empty() || began.elapsed().as_secs() < time {
+            let mut honest = fleet.devices(&service.devices[0], &arguments);
+            while honest.0.try_wait().unwrap().is_none() {
+                samples.push(memory(service.process.0.id()));
+                thread::sleep(Duration::from_millis(200));
+            }
+            lives.push(honest.lives());
         }
         gang.stop.store(true, Ordering::Relaxed);
-        honest.lives()
     });
     let seconds = began.elapsed().as_secs();
     let status = service.wait_for(|_| true);
     let (early, late, most) = (samples[samples.len() / 10], samples[samples.len() - 1], samples.iter().max().unwrap());
-    let (lines, closed) = (lines.load(Ordering::Relaxed), status["episode"].as_u64().unwrap() as usize);
-    let [worth, best] = ["late_mean_worth", "late_mean_best"].map(|key| lives[key].as_f64().unwrap());
-    let acknowledged = lives["acknowledged"].as_u64().unwrap();
+    let (lines, closed) = (lines.load(Ordering::Relaxed), status["episode"].as_u64().unwrap() as usize - 1);
+    let number = |lives: &serde_json::Value, key: &str| lives[key].as_f64().unwrap();
+    let reached = lives.iter().map(|lives| number(lives, "late_mean_worth") / number(lives, "late_mean_best"));
+    let reached = reached.fold(f64::INFINITY, f64::min);
+    let acknowledged: u64 = lives.iter().map(|lives| lives["acknowledged"].as_u64().unwrap()).sum();
+    let sent = u64::from(HONEST * episodes) * lives.len() as u64;
+    drop(service);
+    // What counts is the first that was stored; who is silent has said nothing.
+    let stored = fleet.summaries();
+    let bits = |values: &Vec<f32>| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let mut lies: BTreeMap<Attack, [u64; 2]> = BTreeMap::new();
+    for (at, (attack, said)) in &*gang.lies.lock().unwrap() {
+        let [told, counts] = lies.entry(*attack).or_default();
+        *told += 1;
+        *counts += u64::from(stored.get(at).map(bits) == said.as_ref().map(bits));
+    }
 
     println!("| seconds | {seconds} |");
     println!("| honest devices, hostile devices | {HONEST}, {HOSTILE} |");
-    println!("| episodes that the honest ones lived through | {episodes} |");
-    println!("| of their summaries acknowledged | {acknowledged} of {} |", HONEST * episodes);
-    println!("| what they reached of the best, in the second half | {:.3} |", worth / best);
-    println!("| lies, by all attacks in turn | {} |", gang.lies.load(Ordering::Relaxed));
+    println!("| episodes that the service closed meanwhile | {closed} |");
+    println!(
+        "| episodes that each honest device lived through, starts | {}, {} |",
+        episodes * lives.len() as u32,
+        lives.len()
+    );
+    println!("| of their summaries acknowledged | {acknowledged} of {sent} |");
+    println!("| what they reached of the best, in the second half after the worst of these starts | {reached:.3} |");
+    for (attack, [told, counts]) in &lies {
+        println!("| attack {attack}: lies, and how many of them count | {told}, {counts} |");
+    }
     for ((what, _), count) in ABUSES.iter().zip(&gang.abuses) {
         println!("| abuses: {what} | {} |", count.load(Ordering::Relaxed));
     }
@@ -373,18 +510,21 @@ fn hostile_devices_stop_nobody_from_learning() {
     println!("| lines logged, per episode | {:.2} |", lines as f64 / closed as f64);
     eprintln!("{status}");
 
-    assert!(worth >= 0.9 * best && best > 0.0, "{worth} of {best}");
-    assert!(acknowledged * 10 >= u64::from(HONEST * episodes) * 9, "{acknowledged} acknowledged");
+    assert!(reached >= 0.9, "{lives:?}");
+    assert!(acknowledged * 10 >= sent * 9, "{acknowledged} acknowledged of {sent}");
     assert!(2 * late <= 3 * early && *most <= MEMORY, "memory: {early}, {late}, at the most {most} kB");
     assert!(lines <= LINES.0 * closed + LINES.1, "{lines} lines in {closed} episodes");
     // All that they did was seen for what it is.
-    for reason in ["length", "unknown", "tag", "type", "version"] {
+    for reason in ["length", "unknown", "tag", "type", "version", "too-many"] {
         assert!(status["dropped"][reason].as_u64() > Some(0), "{reason}: {status}");
     }
     for fault in ["non-finite", "not-positive-semidefinite"] {
         assert!(status["faults"][fault].as_u64() > Some(0), "{fault}: {status}");
     }
     assert!(gang.abuses.iter().all(|count| count.load(Ordering::Relaxed) > 0));
-    drop(service);
-    fleet.stored();
+    let all = Attack::ALL.iter().filter(|attack| !matches!(attack, Attack::None | Attack::Asymmetric));
+    assert!(
+        time == 0 || all.into_iter().all(|attack| lies.get(attack).is_some_and(|[_, counts]| *counts > 0)),
+        "{lies:?}"
+    );
 }

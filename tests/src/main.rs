@@ -19,9 +19,10 @@ usage: fedbandit-tests budget [--write]
   storage   the store on a disk that stops or fails at every operation, its recovery included, for some minutes
   planted   one bug after the other is planted, and must be found; builds into target/planted
   crash     the real program, its broker and its devices, killed N times
-  hostile   four in ten devices run every attack and every abuse against the real program
+  hostile   four in ten devices run every attack and every abuse against the real program, for N minutes at the least
   fuzz      each target of fuzz/ under libFuzzer, for N seconds; needs a nightly toolchain and cargo-fuzz
-  --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them
+  --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them;
+            fuzz also keeps the fewest inputs that cover the same, in fuzz/corpus
 ";
 
 fn main() -> ExitCode {

@@ -1,5 +1,7 @@
 //! Long runs of tests of the real program and of libFuzzer, and their numbers on record.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::firmware::repository;
@@ -14,20 +16,20 @@ pub fn crash(kills: u64, write: bool) -> Result<String, String> {
     run("kills", "FEDBANDIT_KILLS", kills, write.then_some(("crash", "fedbandit-tests crash --kills 2000 --write")))
 }
 
-/// Hostile devices, for so many minutes.
+/// Hostile devices, for so many minutes at the least.
 ///
 /// # Errors
 /// Something did not hold.
 pub fn hostile(minutes: u64, write: bool) -> Result<String, String> {
     let record = ("hostile", "fedbandit-tests hostile --minutes 10 --write");
-    // An episode takes a second at the most, and less if all have said something.
-    run("hostile", "FEDBANDIT_EPISODES", 90 * minutes, write.then_some(record))
+    run("hostile", "FEDBANDIT_SECONDS", 60 * minutes, write.then_some(record))
 }
 
 /// Runs a test of `fedbandit` with a variable, and returns the rows of the table that it prints.
 fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> Result<String, String> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--locked", "--release", "-p", "fedbandit", "--all-features", "--test", test]);
+    // As ./ci.sh builds them.
+    cargo.args(["test", "--locked", "--workspace", "--all-features", "--profile", "checks", "--test", test]);
     let output = cargo.args(["--", "--nocapture"]).env(variable, value.to_string()).output();
     let output = output.map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -42,38 +44,48 @@ fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> 
     Ok(table)
 }
 
-/// All targets under libFuzzer, for so many seconds each; what they find goes to `fuzz/target/corpus`.
+/// All targets under libFuzzer, for so many seconds each; what they find goes to `fuzz/target/corpus`. With `write`, as
+/// few of these inputs as cover the same edges are kept in `fuzz/corpus`.
 ///
 /// # Errors
 /// A target failed, or there is no nightly toolchain with cargo-fuzz.
 pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
-    let mut table = format!("| target, {seconds} s each | runs | edges covered |\n|---|---:|---:|\n");
+    let mut table =
+        format!("| target, {seconds} s each | runs | edges covered | inputs kept |\n|---|---:|---:|---:|\n");
     for (target, _) in TARGETS {
-        let found = repository().join("fuzz/target/corpus").join(target);
+        let [found, fewest] = ["corpus", "fewest"].map(|name| repository().join("fuzz/target").join(name).join(target));
         let kept = repository().join("fuzz/corpus").join(target);
-        for directory in [&found, &kept] {
-            std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
-        }
+        let _ = fs::remove_dir_all(&fewest);
+        [&found, &fewest, &kept].into_iter().try_for_each(fs::create_dir_all).map_err(|error| error.to_string())?;
         for (number, example) in examples(target).into_iter().enumerate() {
-            std::fs::write(found.join(format!("example-{number}")), example).map_err(|error| error.to_string())?;
+            fs::write(found.join(format!("example-{number}")), example).map_err(|error| error.to_string())?;
         }
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(repository()).args(["+nightly", "fuzz", "run", target]).args([found, kept]);
-        // One allocation of more than 16 MB is a finding, and so are ten seconds for one input.
-        let limits = ["-rss_limit_mb=1024", "-malloc_limit_mb=16", "-timeout=10", "-max_len=2048"];
-        cargo.arg("--").args(limits).args(["-print_final_stats=1", &format!("-max_total_time={seconds}")]);
-        let output = cargo.output().map_err(|error| error.to_string())?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            return Err(format!("{target}:\n{text}"));
+        let text = libfuzzer(target, &[&found, &kept], &[&format!("-max_total_time={seconds}")])?;
+        if write {
+            libfuzzer(target, &[&fewest, &found, &kept], &["-set_cover_merge=1", "-use_counters=0"])?;
+            fs::remove_dir_all(&kept).and_then(|()| fs::rename(&fewest, &kept)).map_err(|error| error.to_string())?;
         }
         let after = |mark: &str| text.rsplit_once(mark)?.1.split_whitespace().next()?.parse().ok();
         let number = |mark: &str| after(mark).map_or("?".into(), thousands);
-        table += &format!("| {target} | {} | {} |\n", number("number_of_executed_units:"), number("cov: "));
-        eprintln!("{target}: {} runs", number("number_of_executed_units:"));
+        let (runs, edges) = (number("number_of_executed_units:"), number("cov: "));
+        let inputs = fs::read_dir(&kept).map_err(|error| error.to_string())?.count();
+        table += &format!("| {target} | {runs} | {edges} | {inputs} |\n");
+        eprintln!("{target}: {runs} runs");
     }
     if write {
-        record::write("fuzz", "fedbandit-tests fuzz --seconds N --write", &table)?;
+        record::write("fuzz", "fedbandit-tests fuzz --seconds 60 --write", &table)?;
     }
     Ok(table)
+}
+
+/// A target under libFuzzer with some directories of inputs, and what it said.
+fn libfuzzer(target: &str, inputs: &[&PathBuf], task: &[&str]) -> Result<String, String> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(repository()).args(["+nightly", "fuzz", "run", target]).args(inputs);
+    // One allocation of more than 16 MB is a finding, and so are ten seconds for one input.
+    let limits = ["-rss_limit_mb=1024", "-malloc_limit_mb=16", "-timeout=10", "-max_len=2048"];
+    cargo.arg("--").args(limits).arg("-print_final_stats=1").args(task);
+    let output = cargo.output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(text.into_owned()) } else { Err(format!("{target}:\n{text}")) }
 }

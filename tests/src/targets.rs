@@ -5,22 +5,25 @@ mod controller;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use fedbandit::aggregate::table;
+use fedbandit::service::config::Settings;
 use fedbandit::service::event::Event;
 use fedbandit::service::http;
 use fedbandit::service::identity::Master;
-use fedbandit::service::mqtt::Topics;
+use fedbandit::service::mqtt::{Broker, Topics};
 use fedbandit::service::observed::Commits;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Memory;
 use fedbandit::service::{Link, Service};
-use fedbandit::simulation::{Attack, Config, Log};
+use fedbandit::simulation::{Attack, Config, Experiment, Log};
 use fedbandit_core::wire::{Identity, Message, Nonces, Seal, claimed_address, cobs, max_sealed_frame_len};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A target's body.
 pub type Body = fn(&[u8]);
@@ -134,19 +137,24 @@ fn stuffing(data: &[u8]) {
     assert_eq!(frames, [frame]);
 }
 
-/// A configuration that makes sense is the same again once it is written and read.
+/// A configuration that makes sense, of a simulation or of a service, is the same again once it is written and read.
 fn config(data: &[u8]) {
-    let Ok(table) = str::from_utf8(data).unwrap_or_default().parse::<toml::Table>() else { return };
-    let mut config = Config::default();
-    for (key, value) in table {
-        let Ok(value) = serde_json::to_value(value) else { continue };
-        config = config.with(&key, value).unwrap_or(config);
+    let Ok(text) = str::from_utf8(data) else { return };
+    let file = Path::new("a.toml");
+    let mut experiment = Experiment::default();
+    let simulated = experiment.read(file, text).is_ok().then_some(experiment.config);
+    let served = Settings::read(file, text).ok().map(|settings| {
+        if let Some(url) = settings.transports.get("mqtt").and_then(|url| url.as_str()) {
+            let _ = Broker::new(url, None);
+        }
+        settings.learning
+    });
+    for config in [simulated, served].into_iter().flatten() {
+        let text = serde_json::to_string(&config).expect("it has a text");
+        let again: Config = serde_json::from_str(&text).expect("its own text");
+        assert_eq!(format!("{again:?}"), format!("{config:?}"));
+        assert_eq!(again.check().is_ok(), config.check().is_ok());
     }
-    let sound = config.check().is_ok();
-    let text = serde_json::to_string(&config).expect("it has a text");
-    let again: Config = serde_json::from_str(&text).expect("its own text");
-    assert_eq!(format!("{again:?}"), format!("{config:?}"));
-    assert_eq!(again.check().is_ok(), sound);
 }
 
 /// A log that is read, written and read again is the same.
@@ -244,6 +252,8 @@ fn pages() -> SocketAddr {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
+                // Who writes to somebody who is gone gets an error: so it is in a program of Rust's, and not under libFuzzer.
+                let _pipe = signal(SignalKind::pipe()).expect("a signal");
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
                 let (_status, watched) = tokio::sync::watch::channel(service().status(0));
                 sender.send(listener.local_addr().expect("an address")).expect("who asked waits");
@@ -300,6 +310,10 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
             "dim = 8\nattack = \"collude\"\nsteps = 100\n",
             "privacy = \"4,1e-6\"\nmechanism = \"blt\"\nepisode-len = 8\nrewards = \"bounded\"\n",
             "environment = \"replay:log.csv\"\ncorrupt = 0.25\nschedule = \"theorem\"\n",
+            "seeds = [1, 2]\naggregator = [\"mean\", \"krum\"]\narms = 4\ndelta = 0.05\nsigma = 0.5\n",
+            "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"[::1]:7780\"\ndeadline = 5\nwindow = 2\nsteps = 640\n",
+            "dir = \"a\"\nmqtt = \"mqtts://user:word@host:1883\"\nmqtt-ca = \"ca.pem\"\ntls = \"0.0.0.0:7701\"\n\
+             certificate = \"cert.pem\"\nkey = \"key.pem\"\nserial = [\"/dev/ttyUSB0:115200\"]\naggregator = \"mean\"\n",
         ]),
         "replay_log" => text(&["step,x_1,x_2,reward\n1,0.6,0.8,0.4\n1,1.0,0.0,-0.2\n# a comment\n2,0.0,0.5,0.1\n"]),
         "npy" => {

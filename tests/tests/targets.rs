@@ -58,8 +58,8 @@ fn no_bytes_break_a_target() {
         // What is made once is not the input's doing.
         corpus.iter().for_each(|input| body(input));
         let mutations = if name == "http_request" { MUTATIONS / 10 } else { MUTATIONS };
-        for _ in 0..mutations {
-            let input = mutated(&corpus, &mut chance);
+        for number in 0..mutations as usize + corpus.len() {
+            let input = corpus.get(number).cloned().unwrap_or_else(|| mutated(&corpus, &mut chance));
             let before = MEMORY.current_usage();
             MEMORY.reset_peak_usage();
             body(&input);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::{Arg, ArgMatches, Command};
-use fedbandit::simulation::{AggregatorName, Attack, Config, DIMENSIONS, Environment, Job};
+use fedbandit::simulation::{AggregatorName, Attack, DIMENSIONS, Experiment};
 use serde_json::Value;
 
 use super::Failure;
@@ -63,76 +63,6 @@ fn keys() -> Vec<(&'static str, &'static str, String)> {
             "The theorems' bound on the spread of actions [default: 1; 0 if all agents have the same actions]".into(),
         ),
     ]
-}
-
-/// What is simulated: a configuration, and what it is repeated for.
-#[derive(Clone)]
-pub(super) struct Experiment {
-    pub(super) config: Config,
-    pub(super) aggregators: Vec<AggregatorName>,
-    pub(super) seeds: Vec<u64>,
-    /// Whether rewards were spoken of. What is simulated has a noise of its own; what is not has one that must be told.
-    noise_given: bool,
-}
-
-impl Experiment {
-    pub(super) fn new() -> Self {
-        let aggregators =
-            [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
-        let (config, aggregators) = (Config::default(), aggregators.to_vec());
-        Self { config, aggregators, seeds: vec![1, 2, 3], noise_given: false }
-    }
-
-    /// Rewards that are not simulated have a noise that some aggregators must be told.
-    pub(super) fn check_noise(&self, aggregators: &[AggregatorName]) -> Result<(), Failure> {
-        match aggregators.iter().find(|aggregator| aggregator.needs_noise() && !self.noise_given) {
-            None => Ok(()),
-            Some(name) => Err(Failure::Config(format!(
-                "{name} must know the noise of rewards, and would be wrong about who lies if it guessed: \
-                 rewards = \"gaussian:R\" for R-sub-Gaussian noise, or \"bounded\" if they are in [-1, 1]"
-            ))),
-        }
-    }
-
-    /// A job for each aggregator and seed.
-    pub(super) fn jobs(&self) -> Result<Vec<Job>, Failure> {
-        if matches!(self.config.environment, Environment::Replay(_)) {
-            self.check_noise(&self.aggregators)?;
-        }
-        let config = |aggregator: &AggregatorName| Config { aggregator: *aggregator, ..self.config.clone() };
-        let pairs =
-            self.aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
-        Ok(pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect())
-    }
-
-    /// With another value of one key.
-    pub(super) fn set(&mut self, key: &str, value: Value) -> Result<(), String> {
-        match key {
-            "seeds" => self.seeds = list(value, "seeds", |seed| seed.as_u64().ok_or("a seed is a whole number"))?,
-            "aggregator" => {
-                let name =
-                    |value: &Value| value.as_str().unwrap_or_default().parse().map_err(|error| format!("{error}"));
-                self.aggregators = list(value, "aggregator", name)?;
-            }
-            _ => self.config = self.config.with(key, value)?,
-        }
-        self.noise_given |= key == "rewards";
-        Ok(())
-    }
-}
-
-/// A value or a list of them.
-fn list<T, E: std::fmt::Display>(
-    value: Value,
-    key: &str,
-    parse: impl Fn(&Value) -> Result<T, E>,
-) -> Result<Vec<T>, String> {
-    let values = match value {
-        Value::Array(values) if values.is_empty() => return Err(format!("{key}: the list is empty")),
-        Value::Array(values) => values,
-        value => vec![value],
-    };
-    values.iter().map(|value| parse(value).map_err(|error| format!("{key}: {error}"))).collect()
 }
 
 /// The options of an experiment on the command line.
@@ -211,35 +141,8 @@ fn number_or_text(text: &str) -> Value {
     number.unwrap_or_else(|| text.into())
 }
 
-/// Reads a TOML file of keys into an experiment. Errors name the file and the line.
+/// Reads a TOML file of keys into an experiment.
 pub(super) fn read(file: &Path, experiment: &mut Experiment) -> Result<(), Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-    let table = parse(file, &text)?;
-    for (key, value) in table {
-        set(file, &text, experiment, &key, &value)?;
-    }
-    experiment.config.check().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))
-}
-
-pub(super) fn parse(file: &Path, text: &str) -> Result<toml::Table, Failure> {
-    text.parse().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))
-}
-
-/// Sets a key of a file.
-pub(super) fn set(
-    file: &Path,
-    text: &str,
-    experiment: &mut Experiment,
-    key: &str,
-    value: &toml::Value,
-) -> Result<(), Failure> {
-    let value = serde_json::to_value(value).unwrap_or_default();
-    let place = || format!("{}:{}", file.display(), line(text, key));
-    experiment.set(key, value).map_err(|reason| Failure::Config(format!("{}: {reason}", place())))
-}
-
-/// The first line of a file that sets a key.
-fn line(text: &str, key: &str) -> usize {
-    let sets = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
-    text.lines().position(sets).map_or(1, |index| index + 1)
+    experiment.read(file, &text).map_err(Failure::Config)
 }

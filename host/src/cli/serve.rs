@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fedbandit::service::config;
 use fedbandit::service::edge::edge;
 use fedbandit::service::http;
 use fedbandit::service::identity::Master;
@@ -19,7 +20,6 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
-use super::options::{Experiment, parse, set};
 use super::transport::{self, Target, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
@@ -70,9 +70,6 @@ struct Settings {
     learning: Config,
 }
 
-/// Keys of `simulate` that are about a simulated world.
-const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
-
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
         self.log.start();
@@ -104,53 +101,18 @@ fn timing(patience: u64, window: u32) -> Timing {
     Timing { patience, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
 }
 
-/// Reads the configuration.
+/// Reads the configuration. A path in the file is meant from where the file is.
 fn settings(file: &Path) -> Result<Settings, Failure> {
     let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-    let mut table = parse(file, &text)?;
-    let invalid = |key: &str, reason: &str| Failure::Config(format!("{}: {key}: {reason}", file.display()));
-    let transports: toml::Table =
-        transport::KEYS.iter().filter_map(|key| Some(((*key).to_owned(), table.remove(*key)?))).collect();
-    let mut take = |key: &str| table.remove(key);
-    let (dir, listen, http) = (take("dir"), take("listen"), take("http"));
-    let (deadline, window) = (take("deadline"), take("window"));
-    let address = |key: &str, value: Option<toml::Value>, default: &str| {
-        let text = value.as_ref().map_or(Some(default), |value| value.as_str());
-        let address = text.and_then(|text| text.parse::<SocketAddr>().ok());
-        address.ok_or_else(|| invalid(key, "an address and a port, as 127.0.0.1:7700"))
-    };
-    let number = |key: &str, value: Option<toml::Value>, default: i64| {
-        let number = value.as_ref().map_or(Some(default), |value| value.as_integer());
-        number.and_then(|number| u32::try_from(number).ok()).ok_or_else(|| invalid(key, "a whole number"))
-    };
-    let dir =
-        dir.as_ref().and_then(|dir| dir.as_str()).ok_or_else(|| invalid("dir", "the run's directory is missing"))?;
-    let deadline = number("deadline", deadline, 60)?;
-    if deadline == 0 {
-        return Err(invalid("deadline", "at least one second"));
-    }
-    let mut experiment = Experiment::new();
-    for (key, value) in &table {
-        if SIMULATED.contains(&key.as_str()) {
-            return Err(invalid(key, "it is about a simulated world, or follows from who is enrolled"));
-        }
-        set(file, &text, &mut experiment, key, value)?;
-    }
+    let said = config::Settings::read(file, &text).map_err(Failure::Config)?;
     let here = file.parent().unwrap_or(Path::new(""));
-    let transports = Transports::new(address("listen", listen, "127.0.0.1:7700")?, &transports, here);
-    let transports = transports.map_err(|failure| failure.about(file.display()))?;
-    let aggregator = match (table.contains_key("aggregator"), experiment.aggregators[..].first()) {
-        (true, Some(aggregator)) => *aggregator,
-        _ => experiment.config.aggregator,
-    };
-    experiment.check_noise(&[aggregator]).map_err(|failure| failure.about(file.display()))?;
+    let transports = Transports::new(said.listen, &said.transports, here);
     Ok(Settings {
-        // A path in the file is meant from where the file is.
-        directory: Directory(here.join(dir)),
-        transports,
-        http: address("http", http, "127.0.0.1:7780")?,
-        timing: timing(u64::from(deadline) * 1000, number("window", window, 4)?),
-        learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
+        directory: Directory(here.join(said.dir)),
+        transports: transports.map_err(|failure| failure.about(file.display()))?,
+        http: said.http,
+        timing: timing(u64::from(said.deadline) * 1000, said.window),
+        learning: said.learning,
     })
 }
 

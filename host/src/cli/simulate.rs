@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use fedbandit::report::{self, Record};
 use fedbandit::simulation::{
-    AggregatorName, Attack, Config, Environment, Job, Log, Logs, Outcome, RewardKind, agent_steps, run_all,
+    AggregatorName, Attack, Config, Environment, Experiment, Job, Log, Logs, Outcome, RewardKind, agent_steps, run_all,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::options::{Experiment, Options, read};
+use super::options::{Options, read};
 use super::{EXIT_CODES, Failure, VERSION, print, write, write_file};
 
 const HELP: &str = "\
@@ -47,13 +47,13 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let mut experiment = Experiment::new();
+        let mut experiment = Experiment::default();
         if let Some(file) = &self.config {
             read(file, &mut experiment)?;
         }
         self.options.apply(&mut experiment)?;
         let demonstration = self.config.is_none() && self.options.is_empty() && !self.json;
-        let mut jobs = experiment.jobs()?;
+        let mut jobs = experiment.jobs().map_err(Failure::Config)?;
         let main = jobs.len();
         if demonstration {
             jobs.extend(how_much_corruption());

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use fedbandit::report::{self, Record};
-use fedbandit::simulation::Job;
+use fedbandit::simulation::{Experiment, Job, table};
 use toml::Value;
 
-use super::options::{Experiment, parse, set};
 use super::simulate::{run_with_progress, write_report};
 use super::{EXIT_CODES, Failure, write, write_file};
 
@@ -84,14 +83,15 @@ fn sweep(config: &Path, out: &Path, (part, parts): (usize, usize)) -> Result<(),
 
 /// All runs of a grid.
 pub(super) fn jobs(file: &Path, text: &str) -> Result<Vec<Job>, Failure> {
-    let mut table = parse(file, text)?;
+    let mut table = table(file, text).map_err(Failure::Config)?;
     let grids = match table.remove("grid") {
         None => vec![toml::Table::new()],
         Some(Value::Array(grids)) => grids.into_iter().filter_map(|grid| grid.as_table().cloned()).collect(),
         Some(_) => return Err(Failure::Config(format!("{}: write grids as [[grid]]", file.display()))),
     };
-    let mut base = Experiment::new();
-    table.iter().try_for_each(|(key, value)| set(file, text, &mut base, key, value))?;
+    let mut base = Experiment::default();
+    let all = table.iter().try_for_each(|(key, value)| base.set_from(file, text, key, value));
+    all.map_err(Failure::Config)?;
     let mut jobs: Vec<Job> = Vec::new();
     for grid in grids {
         let mut cells = vec![base.clone()];
@@ -103,12 +103,12 @@ pub(super) fn jobs(file: &Path, text: &str) -> Result<Vec<Job>, Failure> {
             };
             let with = |cell: &Experiment, value: &Value| {
                 let mut cell = cell.clone();
-                set(file, text, &mut cell, key, value).map(|()| cell)
+                cell.set_from(file, text, key, value).map(|()| cell)
             };
             let pairs = cells.iter().flat_map(|cell| values.iter().map(move |value| with(cell, value)));
-            cells = pairs.collect::<Result<_, _>>()?;
+            cells = pairs.collect::<Result<_, _>>().map_err(Failure::Config)?;
         }
-        let of_cells = cells.iter().map(Experiment::jobs).collect::<Result<Vec<_>, _>>()?;
+        let of_cells = cells.iter().map(Experiment::jobs).collect::<Result<Vec<_>, _>>().map_err(Failure::Config)?;
         for job in of_cells.into_iter().flatten() {
             job.config.check().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))?;
             if !jobs.contains(&job) {

@@ -25,9 +25,6 @@ use super::{Failure, write};
 /// The longest frame.
 pub(super) const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
 
-/// The keys of `serve` about transports beside TCP.
-pub(super) const KEYS: [&str; 6] = ["tls", "certificate", "key", "mqtt", "mqtt-ca", "serial"];
-
 /// What `serve` listens on.
 pub(super) struct Transports {
     listen: SocketAddr,

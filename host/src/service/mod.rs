@@ -3,9 +3,10 @@
 //! [`Service`] is a state machine around the [`controller`](crate::controller): it knows the devices' keys, answers their
 //! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file,
 //! [`observed`] watched;
-//! [`setup`] makes a service of a configuration and a store, [`worker`] gives it a clock and transports: [`tcp`], and
+//! [`config`] reads a configuration, [`setup`] makes a service of it and a store, [`worker`] gives it a clock and transports: [`tcp`], and
 //! with features of their names TLS, MQTT and serial ports. [`http`] shows its status. [`edge`] has virtual devices that talk to it as real ones do.
 
+pub mod config;
 pub mod edge;
 pub mod event;
 pub mod http;

@@ -116,34 +116,6 @@ pub(super) struct Message {
     pub(super) feature_sum: Vec<f64>,
 }
 
-/// What one of some colluders sends who know each other alone, and not the honest agents: `rows` is what each of them
-/// would have sent honestly, U packed and then u, and `own` the row of the sender. Their estimate stands for θ*. None
-/// if nothing is sent.
-///
-/// Of the messages that `adaptive` and `sleeper` try out, they take the one that points against θ* the most. What the
-/// wire cannot carry (`asymmetric`) or what is no single message (`fake-parameter`, `replay`) is (U, −u).
-pub fn forged(attack: Attack, episode_len: u32, dimension: usize, rows: &[Vec<f32>], own: usize) -> Option<Vec<f32>> {
-    let summaries = Summaries::of(dimension, rows.concat());
-    let group: Vec<usize> = (0..rows.len()).collect();
-    let own = Message::own(&summaries, own);
-    let nothing = DMatrix::identity(dimension, dimension);
-    let know = |theta: &[f64], explored: &DMatrix<f64>| {
-        Knowledge::new((episode_len, None), theta, &group, rows.len(), &summaries, explored)
-    };
-    let naive = know(&vec![0.0; dimension], &nothing);
-    let explored = naive.mean_gram();
-    let estimate = symmetric::shifted(&explored, 1.0).cholesky()?.solve(&naive.mean_sum());
-    let knowledge = know(estimate.as_slice(), &explored);
-    let mut against = |message: &Message| -DVector::from_column_slice(&message.feature_sum).dot(&knowledge.best());
-    let message = match (attack, knowledge.common(attack, &mut against)) {
-        (Attack::Silent, _) => return None,
-        (Attack::None, _) => own,
-        (_, Some(common)) => common,
-        (_, None) => own.flipped(),
-    };
-    Some(message.gram.iter().chain(&message.feature_sum).map(|value| *value as f32).collect())
-}
-
 /// What attackers know in an episode.
 pub(super) struct Knowledge {
     episode_len: f64,

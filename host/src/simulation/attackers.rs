@@ -142,25 +142,46 @@ impl Attackers {
         conduct: Conduct,
     ) -> u64 {
         let agent = AgentId(row as u32);
-        let own = || Message::own(fleet.summaries(), row);
         // What is wrong with a message is in the controller's counts.
         if conduct != Conduct::Attacked {
             let (gram, feature_sum) = fleet.summaries().row(row);
             let _ = controller.receive(agent, episode, gram.iter().copied(), feature_sum.iter().copied());
             return 1;
         }
+        if self.attack == Attack::Asymmetric {
+            let own = Message::own(fleet.summaries(), row);
+            let Message { gram, feature_sum } = own.asymmetric(self.setting.episodes.length(episode).into());
+            let _ = controller.receive_matrix(agent, episode, &gram, &feature_sum);
+            return 1;
+        }
+        let messages = self.messages(fleet, episode, row, conduct);
+        let sent = !messages.is_empty();
+        for (episode, Message { gram, feature_sum }) in messages {
+            let _ = controller.receive(agent, episode, gram, feature_sum);
+        }
+        sent.into()
+    }
+
+    /// What an agent sends, and for which episodes. An asymmetric matrix is none of it.
+    pub(super) fn messages(
+        &mut self,
+        fleet: &dyn Fleet,
+        episode: u32,
+        row: usize,
+        conduct: Conduct,
+    ) -> Vec<(u32, Message)> {
+        let own = || Message::own(fleet.summaries(), row);
+        if conduct != Conduct::Attacked {
+            return vec![(episode, own())];
+        }
+        let mut messages = Vec::new();
         let message = match (self.attack, self.each[row].as_ref().or(self.common.as_ref())) {
             (_, Some(chosen)) => chosen.clone(),
-            (Attack::Silent, _) => return 0,
-            (Attack::Asymmetric, _) => {
-                let Message { gram, feature_sum } = own().asymmetric(self.setting.episodes.length(episode).into());
-                let _ = controller.receive_matrix(agent, episode, &gram, &feature_sum);
-                return 1;
-            }
+            (Attack::Silent, _) => return messages,
             (Attack::Replay, _) => {
                 let first = self.first[row].get_or_insert_with(own).clone();
                 if episode > 1 {
-                    let _ = controller.receive(agent, 1, first.gram.clone(), first.feature_sum.clone());
+                    messages.push((1, first.clone()));
                 }
                 first
             }
@@ -169,8 +190,8 @@ impl Attackers {
         if let Some(shadow) = self.shadow.as_mut().filter(|_| admits(&self.setting, episode, &message)) {
             shadow.sums.add(row, &message.gram, &message.feature_sum);
         }
-        let _ = controller.receive(agent, episode, message.gram, message.feature_sum);
-        1
+        messages.push((episode, message));
+        messages
     }
 }
 

@@ -150,7 +150,7 @@ impl AggregatorName {
     }
 
     /// Whether R must be known, since residuals are compared with it.
-    pub fn needs_noise(self) -> bool {
+    pub(crate) fn needs_noise(self) -> bool {
         self.whitened().is_some()
     }
 

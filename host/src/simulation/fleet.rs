@@ -107,6 +107,7 @@ pub(super) struct Summaries {
 
 impl Summaries {
     /// From rows of U packed and u.
+    #[cfg(test)]
     pub(super) fn of(dimension: usize, values: Vec<f32>) -> Self {
         Self { dimension, values }
     }

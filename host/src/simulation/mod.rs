@@ -15,8 +15,10 @@
 mod attack;
 mod attackers;
 mod batch;
+mod colluders;
 mod config;
 mod environment;
+mod experiment;
 mod fleet;
 mod optimal;
 mod outcome;
@@ -26,11 +28,13 @@ mod rules;
 mod run;
 mod selection;
 
-pub use attack::{Attack, forged};
+pub use attack::Attack;
 pub use batch::{Job, agent_steps, run_all};
+pub use colluders::{Colluders, Lie};
 pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
 pub use environment::{Environment, RewardKind};
 pub(crate) use environment::{Scene, World};
+pub use experiment::{Experiment, table};
 pub use fleet::DIMENSIONS;
 pub use outcome::{Outcome, TRACE, Trace};
 pub(crate) use random::{Use, generator};

@@ -4,7 +4,7 @@
 #[path = "../directory/mod.rs"]
 mod directory;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -86,12 +86,17 @@ impl Fleet {
 
     /// The (agent, episode) of all stored summaries, each of which is there once.
     pub(crate) fn stored(&self) -> BTreeSet<(u32, u32)> {
-        let mut stored = BTreeSet::new();
+        self.summaries().into_keys().collect()
+    }
+
+    /// The stored summaries by (agent, episode), each of which is there once: U packed, then u.
+    pub(crate) fn summaries(&self) -> BTreeMap<(u32, u32), Vec<f32>> {
+        let mut stored = BTreeMap::new();
         let store = File::open(&self.path().join("fleet/run.redb")).unwrap();
         store
             .replay(&mut |bytes| {
-                if let Some(Event::Summary { agent, episode, .. }) = Event::from_bytes(bytes, 4) {
-                    assert!(stored.insert((agent, episode)), "{agent} counts twice in {episode}");
+                if let Some(Event::Summary { agent, episode, values, .. }) = Event::from_bytes(bytes, 4) {
+                    assert!(stored.insert((agent, episode), values).is_none(), "{agent} counts twice in {episode}");
                 }
             })
             .unwrap();

@@ -1,0 +1,81 @@
+//! The configuration of a service.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::simulation::{Attack, Config, Experiment, table};
+
+/// What a configuration file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The run's directory, as seen from the file.
+    pub dir: PathBuf,
+    /// Where devices connect by TCP.
+    pub listen: SocketAddr,
+    /// Where the status is.
+    pub http: SocketAddr,
+    /// Seconds that an episode may last.
+    pub deadline: u32,
+    /// Episodes for which a late summary is taken.
+    pub window: u32,
+    /// The keys about transports beside TCP, as they are.
+    pub transports: toml::Table,
+    /// How to learn.
+    pub learning: Config,
+}
+
+/// Keys about transports beside TCP.
+const TRANSPORTS: [&str; 6] = ["tls", "certificate", "key", "mqtt", "mqtt-ca", "serial"];
+/// Keys of a simulation that are about a simulated world.
+const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
+
+impl Settings {
+    /// Reads the text of a TOML file.
+    ///
+    /// # Errors
+    /// It makes no sense; the reason names the file.
+    pub fn read(file: &Path, text: &str) -> Result<Self, String> {
+        let mut table = table(file, text)?;
+        let invalid = |key: &str, reason: &str| format!("{}: {key}: {reason}", file.display());
+        let transports = TRANSPORTS.iter().filter_map(|key| Some(((*key).to_owned(), table.remove(*key)?))).collect();
+        let mut take = |key: &str| table.remove(key);
+        let (dir, listen, http) = (take("dir"), take("listen"), take("http"));
+        let (deadline, window) = (take("deadline"), take("window"));
+        let address = |key: &str, value: Option<toml::Value>, default: &str| {
+            let text = value.as_ref().map_or(Some(default), |value| value.as_str());
+            let address = text.and_then(|text| text.parse::<SocketAddr>().ok());
+            address.ok_or_else(|| invalid(key, "an address and a port, as 127.0.0.1:7700"))
+        };
+        let number = |key: &str, value: Option<toml::Value>, default: i64| {
+            let number = value.as_ref().map_or(Some(default), |value| value.as_integer());
+            number.and_then(|number| u32::try_from(number).ok()).ok_or_else(|| invalid(key, "a whole number"))
+        };
+        let dir = dir.as_ref().and_then(|dir| dir.as_str());
+        let dir = dir.ok_or_else(|| invalid("dir", "the run's directory is missing"))?.into();
+        let deadline = number("deadline", deadline, 60)?;
+        if deadline == 0 {
+            return Err(invalid("deadline", "at least one second"));
+        }
+        let mut experiment = Experiment::default();
+        for (key, value) in &table {
+            if SIMULATED.contains(&key.as_str()) {
+                return Err(invalid(key, "it is about a simulated world, or follows from who is enrolled"));
+            }
+            experiment.set_from(file, text, key, value)?;
+        }
+        let aggregator = match (table.contains_key("aggregator"), experiment.aggregators[..].first()) {
+            (true, Some(aggregator)) => *aggregator,
+            _ => experiment.config.aggregator,
+        };
+        experiment.check_noise(&[aggregator]).map_err(|reason| format!("{}: {reason}", file.display()))?;
+        Ok(Self {
+            dir,
+            listen: address("listen", listen, "127.0.0.1:7700")?,
+            http: address("http", http, "127.0.0.1:7780")?,
+            deadline,
+            window: number("window", window, 4)?,
+            transports,
+            learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
+        })
+    }
+}

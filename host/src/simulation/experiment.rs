@@ -1,0 +1,127 @@
+//! What is simulated, as files and options say it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::batch::Job;
+use super::config::{AggregatorName, Config};
+use super::environment::Environment;
+
+/// What is simulated: a configuration, and what it is repeated for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experiment {
+    /// The configuration, apart from its aggregator.
+    pub config: Config,
+    /// How the controller aggregates, one after the other.
+    pub aggregators: Vec<AggregatorName>,
+    /// What the runs are repeated for.
+    pub seeds: Vec<u64>,
+    /// Whether rewards were spoken of. What is simulated has a noise of its own; what is not has one that must be told.
+    noise_given: bool,
+}
+
+impl Default for Experiment {
+    fn default() -> Self {
+        let aggregators =
+            [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
+        let (config, aggregators) = (Config::default(), aggregators.to_vec());
+        Self { config, aggregators, seeds: vec![1, 2, 3], noise_given: false }
+    }
+}
+
+impl Experiment {
+    /// Whether some aggregators can do with what was said of rewards that are not simulated.
+    ///
+    /// # Errors
+    /// One must know their noise, and nothing was said.
+    pub(crate) fn check_noise(&self, aggregators: &[AggregatorName]) -> Result<(), String> {
+        match aggregators.iter().find(|aggregator| aggregator.needs_noise() && !self.noise_given) {
+            None => Ok(()),
+            Some(name) => Err(format!(
+                "{name} must know the noise of rewards, and would be wrong about who lies if it guessed: \
+                 rewards = \"gaussian:R\" for R-sub-Gaussian noise, or \"bounded\" if they are in [-1, 1]"
+            )),
+        }
+    }
+
+    /// A job for each aggregator and seed.
+    ///
+    /// # Errors
+    /// The rewards of a log have a noise that an aggregator must know, and it was not said.
+    pub fn jobs(&self) -> Result<Vec<Job>, String> {
+        if matches!(self.config.environment, Environment::Replay(_)) {
+            self.check_noise(&self.aggregators)?;
+        }
+        let config = |aggregator: &AggregatorName| Config { aggregator: *aggregator, ..self.config.clone() };
+        let pairs =
+            self.aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
+        Ok(pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect())
+    }
+
+    /// With another value of one key.
+    ///
+    /// # Errors
+    /// There is no such key, or the value is not of its kind.
+    pub fn set(&mut self, key: &str, value: Value) -> Result<(), String> {
+        match key {
+            "seeds" => self.seeds = list(value, "seeds", |seed| seed.as_u64().ok_or("a seed is a whole number"))?,
+            "aggregator" => {
+                let name =
+                    |value: &Value| value.as_str().unwrap_or_default().parse().map_err(|error| format!("{error}"));
+                self.aggregators = list(value, "aggregator", name)?;
+            }
+            _ => self.config = self.config.with(key, value)?,
+        }
+        self.noise_given |= key == "rewards";
+        Ok(())
+    }
+
+    /// Puts the keys of a TOML file over what is there.
+    ///
+    /// # Errors
+    /// The file makes no sense; the reason names it and the line.
+    pub fn read(&mut self, file: &Path, text: &str) -> Result<(), String> {
+        for (key, value) in table(file, text)? {
+            self.set_from(file, text, &key, &value)?;
+        }
+        self.config.check().map_err(|error| format!("{}: {error}", file.display()))
+    }
+
+    /// [`set`](Self::set) for a key of a TOML file.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set); the reason names the file and the line.
+    pub fn set_from(&mut self, file: &Path, text: &str, key: &str, value: &toml::Value) -> Result<(), String> {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        self.set(key, value).map_err(|reason| format!("{}:{}: {reason}", file.display(), line(text, key)))
+    }
+}
+
+/// The keys of a TOML file.
+///
+/// # Errors
+/// It is none; the reason names it.
+pub fn table(file: &Path, text: &str) -> Result<toml::Table, String> {
+    text.parse().map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// A value or a list of them.
+fn list<T, E: std::fmt::Display>(
+    value: Value,
+    key: &str,
+    parse: impl Fn(&Value) -> Result<T, E>,
+) -> Result<Vec<T>, String> {
+    let values = match value {
+        Value::Array(values) if values.is_empty() => return Err(format!("{key}: the list is empty")),
+        Value::Array(values) => values,
+        value => vec![value],
+    };
+    values.iter().map(|value| parse(value).map_err(|error| format!("{key}: {error}"))).collect()
+}
+
+/// The first line of a file that sets a key.
+fn line(text: &str, key: &str) -> usize {
+    let sets = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+    text.lines().position(sets).map_or(1, |index| index + 1)
+}
