@@ -30,9 +30,11 @@ pub use attack::{Attack, forged};
 pub use batch::{Job, agent_steps, run_all};
 pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
 pub use environment::{Environment, RewardKind};
+#[cfg(feature = "service")]
 pub(crate) use environment::{Scene, World};
 pub use fleet::DIMENSIONS;
 pub use outcome::{Outcome, TRACE, Trace};
+#[cfg(feature = "service")]
 pub(crate) use random::{Use, generator};
 pub use replay::{Log, LogError, Logs};
 pub use run::run;
