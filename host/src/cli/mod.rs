@@ -138,6 +138,20 @@ fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
+/// What a command found, and what it takes to find it again.
+#[derive(Serialize)]
+struct Provenance<'a, T> {
+    #[serde(flatten)]
+    result: &'a T,
+    version: &'static str,
+    config: serde_json::Value,
+}
+
+/// Writes a result to stdout as JSON, with the version of this program and a configuration, seeds included.
+fn print_result(result: &impl Serialize, config: serde_json::Value) -> Result<(), Failure> {
+    print(&Provenance { result, version: VERSION, config })
+}
+
 /// Writes JSON to stdout: indented for people, in one line for programs.
 fn print(value: &impl Serialize) -> Result<(), Failure> {
     let pretty = io::stdout().is_terminal();
