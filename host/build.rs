@@ -24,7 +24,16 @@ fn packaged() -> Option<String> {
 
 /// The commit of a checkout of this project, and whether the code is another by now. A repository that this directory was copied into is none.
 fn checked_out() -> Option<String> {
-    let code = ["build.rs", "src", "claims", "Cargo.toml", "../core/src", "../core/Cargo.toml", "../Cargo.toml", "../Cargo.lock"];
+    let code = [
+        "build.rs",
+        "src",
+        "claims",
+        "Cargo.toml",
+        "../core/src",
+        "../core/Cargo.toml",
+        "../Cargo.toml",
+        "../Cargo.lock",
+    ];
     let paths = code.map(str::to_owned).into_iter().chain(["HEAD", "logs/HEAD"].into_iter().filter_map(git_path));
     // What is not there would ask for a build each time.
     paths.filter(|path| Path::new(path).exists()).for_each(|path| println!("cargo::rerun-if-changed={path}"));
