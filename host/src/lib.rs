@@ -3,6 +3,9 @@
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
+/// The version of this package, with the commit where it is known: what a result must carry.
+pub const VERSION: &str = env!("FEDBANDIT_VERSION");
+
 pub mod admission;
 pub mod aggregate;
 pub mod controller;

@@ -320,4 +320,8 @@ fn the_program_tells_of_itself() {
         pages.insert(format!("fedbandit-{command}.1"));
     }
     assert_eq!(here.names("pages"), pages);
+    for page in pages {
+        let text = fs::read_to_string(here.0.join("pages").join(&page)).unwrap();
+        assert!(text.contains(&format!("fedbandit {version}")), "{page} tells no version");
+    }
 }

@@ -25,10 +25,8 @@ pub(crate) fn write(name: &str, peers: &[String], text: &str) {
 
 /// Versions and machine.
 fn measured_with(peers: &[String]) -> String {
-    let version = |program: &str| {
-        let output = Command::new(program).arg("--version").output().expect("it says its version");
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    };
+    let rustc = Command::new("rustc").arg("--version").output().expect("rustc says its version").stdout;
+    let ours = [format!("fedbandit {}", fedbandit::VERSION), String::from_utf8_lossy(&rustc).trim().to_owned()];
     let first = |file: &str, key: &str| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.split_once(':'));
@@ -36,7 +34,6 @@ fn measured_with(peers: &[String]) -> String {
     };
     let kib: f64 = first("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(f64::NAN);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let ours = [env!("CARGO_BIN_EXE_fedbandit"), "rustc"].map(version);
     let software: Vec<&str> = ours.iter().chain(peers).map(String::as_str).collect();
     let cpu = first("/proc/cpuinfo", "model name");
     format!("Measured with {}, on {cores} cores of {cpu} with {:.0} GiB.", software.join(", "), kib / 1_048_576.0)

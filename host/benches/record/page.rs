@@ -25,9 +25,9 @@ pub(crate) fn with(page: &str, name: &str, text: &str) -> String {
     [before, &begin, text, &end, after].concat()
 }
 
-/// Where a limit is missed, a peer is faster or something was not measured, and how far it is to what would be ideal.
+/// Where a limit is missed, a peer is faster or something was not measured, and how far it is to what we are held to.
 ///
-/// A column called × has how many times a peer takes what we take; one called ratio, how many times we take what the ideal takes.
+/// A column called × has how many times a peer takes what we take; one called ratio, how many times we take what something simpler takes.
 pub(crate) fn losses(page: &str) -> String {
     let others = section(page, LOSSES).map_or_else(|| page.to_owned(), |[before, _, after]| [before, after].concat());
     let mut rows = String::new();
@@ -57,7 +57,7 @@ below 1 in a column ×) or with a peer that could not be measured.
 ";
 
 const RATIOS: &str = "\
-And how many times we take what is compared with as the ideal:
+And how many times we take what a table holds us to, by its column `ratio`: a plain read, a disk, the paper's rule.
 
 | table | at least | at most |
 |---|---|---|";

@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Parser, Subcommand};
+use fedbandit::VERSION;
 use serde::Serialize;
 
 const EXIT_CODES: &str = "\
@@ -37,9 +38,6 @@ Exit codes:
   65  the data makes no sense
   74  a file cannot be read or written
   78  the configuration makes no sense";
-
-/// With the commit, where it is known.
-const VERSION: &str = env!("FEDBANDIT_VERSION");
 
 /// Byzantine-robust federated linear bandits for microcontroller fleets.
 #[derive(Parser)]
