@@ -41,7 +41,7 @@ fn checked_out() -> Option<String> {
         return None;
     }
     let commit = git(&["rev-parse", &format!("--short={DIGITS}"), "HEAD"])?;
-    let changes = git(&[&["status", "--porcelain", "--"], &code[..]].concat())?;
+    let changes = git(&[&["--no-optional-locks", "status", "--porcelain", "--"], &code[..]].concat())?;
     Some(named(&commit, !changes.is_empty()))
 }
 
