@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # The project's checks, the same on a laptop and in CI. `./ci.sh` runs all of them, `./ci.sh lint test` some,
-# `./ci.sh budget --write`, and the same of `bench`, `claims`, `soak` and `planted`, put new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
+# `./ci.sh numbers` puts new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
 set -u
 cd "$(dirname "$0")" || exit 1
 
 STEPS=(fmt lint test faults page docs nostd qemu python budget miri)
+# What has numbers on record; the last wants a quiet machine.
+NUMBERS=(budget claims page soak abuse fuzz planted bench)
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
+all_passed="ci: ${#STEPS[@]} passed, 0 failed, 0 skipped"
 export RUSTFLAGS="${RUSTFLAGS:--D warnings}" CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
 usage() {
@@ -16,7 +19,7 @@ usage() {
   echo "  lint    clippy, warnings denied, on the workspace and the firmware"
   echo "  test    unit, property and documentation tests of core and host; core also with overflow checks"
   echo "  faults  the service and its devices in 200 worlds of faults, the store on a disk that fails, the targets of fuzzing"
-  echo "  page    the status page in Chromium; screenshots stay in target/tmp"
+  echo "  page    the status page in Chromium; screenshots stay in target/tmp; --write replaces docs/figures/status.png"
   echo "  docs    rustdoc, warnings denied"
   echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
   echo "  qemu    the agent and the device application on every board under QEMU; boards and virtual devices learn together"
@@ -26,12 +29,14 @@ usage() {
   echo
   echo "and by name only:"
   echo "  bench   the geometric median, noise, simulation and service against limits and peers; --write replaces docs/benchmarks.md"
-  echo "  claims  measures again what docs/simulation.md says, for some minutes; --write replaces it"
+  echo "  claims  measures again what docs/simulation.md says, for half an hour; --write replaces it, its figures and README.md's output"
   echo "  soak    10,000 worlds of faults, and every operation of the disk; --write replaces both in docs/reliability.md"
   echo "  abuse   2,000 kills of the program, its broker and its devices; hostile devices for ten minutes; --write as above"
   echo "  fuzz    each target of fuzz/ under libFuzzer for a minute, where a nightly toolchain and cargo-fuzz are; --write as above"
   echo "  planted bugs are planted one by one, and must be found; --write replaces the table in docs/reliability.md"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
+  echo "  numbers every number and figure of the documentation anew, for hours: ${NUMBERS[*]}, all with --write"
+  echo "  publish what crates.io asks: packages that build alone, every feature by itself, the oldest Rust, cargo deny"
 }
 
 say() { printf '\n==> %s\n' "$*"; }
@@ -131,10 +136,15 @@ step_faults() { setup_host && checks --test faults --test storage --test targets
 step_page() {
   setup_host || return
   apt_install chromium chromium || { skip "Chromium cannot be had here"; return; }
-  checks --test page -- --ignored
+  checks --test page -- --ignored || return
+  [ "${1:-}" != --write ] || cp target/tmp/page-desk-light.png docs/figures/status.png
 }
 
-step_docs() { setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features; }
+step_docs() {
+  setup_host || return
+  grep -qx "$all_passed" README.md || { echo "README.md lacks: $all_passed"; return 1; }
+  RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
+}
 
 step_nostd() {
   setup_embedded || return
@@ -201,9 +211,22 @@ step_planted() { setup_host && measure planted "$@"; }
 step_claims() {
   setup_host && cargo build --locked --release -p fedbandit || return
   local out=target/claims
-  [ "${1:-}" = --write ] && out=docs
+  [ "${1:-}" = --write ] && out=docs && { write_readme || return; }
   target/release/fedbandit reproduce --out $out || return
-  [ $out = docs ] || { cmp docs/simulation.md $out/simulation.md && diff -q docs/figures $out/figures; }
+  [ $out = docs ] || { diff -I '^Measured with fedbandit' docs/simulation.md $out/simulation.md && diff -qx status.png docs/figures $out/figures; }
+}
+
+# Puts into README.md what its two commands print; tests and `docs` compare.
+write_readme() {
+  local output
+  mkdir -p target/claims && output=$(cd target/claims && ../release/fedbandit simulate) || return
+  OUTPUT=$output LAST=$all_passed awk '
+    shown && /^\$/ { print "" }
+    /^(\$|```)/ { shown = 0 }
+    /^ci: / { $0 = ENVIRON["LAST"] }
+    !shown { print }
+    /^\$ cargo run .* simulate$/ { print ENVIRON["OUTPUT"]; shown = 1 }
+  ' README.md >target/claims/README.md && cp target/claims/README.md README.md
 }
 
 step_peers() {
@@ -224,6 +247,30 @@ step_peers() {
   $venv/bin/python host/tests/peers/privacy.py target/release/fedbandit
 }
 
+step_publish() {
+  setup_host || return
+  local oldest package feature
+  oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  say "publish: the packages by themselves"
+  cargo publish -q --dry-run --locked --allow-dirty --workspace || return
+  say "publish: Rust $oldest, all features and each by itself"
+  cargo "+$oldest" --version >/dev/null 2>&1 || rustup toolchain install "$oldest" --profile minimal || return
+  cargo "+$oldest" check --locked -q --workspace --all-features || return
+  for package in core host; do
+    for feature in "" $(sed -n '/^\[features\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' $package/Cargo.toml); do
+      (cd $package && cargo "+$oldest" check --locked -q --no-default-features --features "$feature") ||
+        { echo "the feature '$feature' of $package does not build by itself"; return 1; }
+    done
+  done
+  rustup target add --toolchain "$oldest" thumbv7em-none-eabihf || return
+  cargo "+$oldest" check --locked -q -p fedbandit-core --features defmt,serde,sealed --target thumbv7em-none-eabihf || return
+  say "publish: cargo deny"
+  command -v cargo-deny >/dev/null || cargo install -q --locked cargo-deny || return
+  cargo deny --locked check licenses bans sources || return
+  cargo deny fetch db || { skip "the database of advisories cannot be fetched; all else passed"; return; }
+  cargo deny --locked check advisories
+}
+
 # --- run ------------------------------------------------------------------------------------------------------------
 
 options=()
@@ -231,7 +278,8 @@ wanted=()
 for argument in "$@"; do
   case $argument in
     -h | --help) usage; exit ;;
-    --write) options+=("$argument") ;;
+    --write) options=(--write) ;;
+    numbers) wanted+=("${NUMBERS[@]}") options=(--write) ;;
     all) wanted+=("${STEPS[@]}") ;;
     *)
       declare -F "step_$argument" >/dev/null || { echo "no such step: $argument"; usage; exit 2; }
@@ -246,7 +294,7 @@ for step in "${wanted[@]}"; do
   say "$step"
   start=$SECONDS
   case $step in
-    budget | bench | claims | soak | abuse | fuzz | planted) "step_$step" "${options[@]}" ;;
+    budget | claims | page | soak | abuse | fuzz | planted | bench) "step_$step" "${options[@]}" ;;
     *) "step_$step" ;;
   esac
   case $? in

@@ -25,7 +25,7 @@ const EPISODES: u32 = 1024;
 fn main() {
     let tables = [samples(), episodes()];
     if record::wanted() {
-        record::write("noise", &tables.join("\n\n"));
+        record::write("noise", &[], &tables.join("\n\n"));
     }
 }
 

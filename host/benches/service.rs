@@ -37,7 +37,7 @@ fn main() -> Outcome<()> {
     let tables = [load(&home.join("load"))?, idle(&home.join("idle"))?];
     fs::remove_dir_all(&home)?;
     if record::wanted() {
-        record::write("service", &tables.join("\n\n"));
+        record::write("service", &[], &tables.join("\n\n"));
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ impl Device {
 fn load(directory: &Path) -> Outcome<String> {
     let title =
         format!("Service: durable acknowledgements at d = {D} over {CONNECTIONS} connections (limit 10,000 a second)");
-    let columns = "| summaries | seconds | per second | p50 ms | p99 ms | CPU µs each, service | CPU µs each, devices | disk alone, per second |";
+    let columns = "| summaries | seconds | per second | p50 ms | p99 ms | CPU µs each, service | CPU µs each, devices | disk alone, per second | ratio |";
     let service = Service::start(directory, CONNECTIONS)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
@@ -205,13 +205,14 @@ fn load(directory: &Path) -> Outcome<String> {
     let quantile = |q: f64| 1e3 * latencies[((count as f64 * q) as usize).min(count - 1)];
     let rate = count as f64 / seconds;
     let [service_cpu, device_cpu] = cpu.map(|seconds| 1e6 * seconds / count as f64);
+    let disk = f64::from(CONNECTIONS) / durable_write(directory)?;
     let mut table = Table::new(&title, columns);
     table.row(format!(
-        "| {count} | {seconds:.1} | {rate:.0}{} | {:.0} | {:.0} | {service_cpu:.0} | {device_cpu:.0} | {:.0} |",
+        "| {count} | {seconds:.1} | {rate:.0}{} | {:.0} | {:.0} | {service_cpu:.0} | {device_cpu:.0} | {disk:.0} | {:.1} |",
         mark(rate >= 10_000.0),
         quantile(0.5),
         quantile(0.99),
-        f64::from(CONNECTIONS) / durable_write(directory)?,
+        disk / rate,
     ));
     Ok(table.0)
 }

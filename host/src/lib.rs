@@ -1,13 +1,10 @@
-//! The controller side of a Byzantine-robust federated linear bandit.
-//!
-//! Devices run [`fedbandit_core::Agent`] and send one summary (U, u) per episode. [`controller`] runs the episodes of
-//! Algorithm 1: [`admission`] decides which summaries may count at all, [`streams`] keeps their sums and releases them,
-//! [`aggregate`] makes one point of many although some of them lie, and [`rule`] makes the next model of that.
-//! [`whitened`] is a rule beyond the paper.
-//! [`privacy`] is for runs whose releases must not tell what any one summary said.
+#![doc = include_str!("../README.md")]
 #![deny(missing_docs)]
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
+
+/// The version of this package, with the commit where it is known: what a result must carry.
+pub const VERSION: &str = env!("FEDBANDIT_VERSION");
 
 pub mod admission;
 pub mod aggregate;
@@ -18,6 +15,7 @@ pub mod privacy;
 pub mod report;
 pub mod rule;
 pub mod schedule;
+#[cfg(feature = "service")]
 pub mod service;
 pub mod simulation;
 pub mod streams;

@@ -109,7 +109,19 @@ fn every_rule_answers() {
 fn the_report_has_its_keys_in_order() {
     let file = Scratch::new("points.csv", "0,0\n3,4\nnan,1\ninf,1\n");
     let text = String::from_utf8(fedbandit("--rule mean", &file).stdout).unwrap();
-    let keys = ["rule", "n", "p", "point", "objective", "certified_gap", "passes", "cpu_seconds", "rejected_rows"];
+    let keys = [
+        "rule",
+        "n",
+        "p",
+        "point",
+        "objective",
+        "certified_gap",
+        "passes",
+        "cpu_seconds",
+        "rejected_rows",
+        "version",
+        "config",
+    ];
     let positions = keys.map(|key| text.find(&format!("\"{key}\":")).unwrap());
     assert!(positions.is_sorted());
     let report = report("--rule mean", &file);
@@ -122,6 +134,29 @@ fn the_report_has_its_keys_in_order() {
     assert!(report["certified_gap"].as_f64().unwrap() <= report["objective"].as_f64().unwrap() * (1.0 + 1e-6));
     assert_eq!(report["point"], json!([0.75, 1.0]));
     assert!(report["cpu_seconds"].as_f64().unwrap() >= 0.0);
+    assert!(report["version"].as_str().unwrap().starts_with(env!("CARGO_PKG_VERSION")));
+}
+
+/// The configuration has what was not given, too, and nothing that the rule does not use.
+#[test]
+fn the_report_has_what_it_takes_to_find_the_answer_again() {
+    let file = Scratch::new("points.csv", "0\n1\n2\n3\n");
+    let config = |options: &str| {
+        let mut config = report(options, &file)["config"].clone();
+        assert!(config["file"].as_str().unwrap().ends_with("points.csv"));
+        config["file"] = Value::Null;
+        config
+    };
+    let none = Value::Null;
+    assert_eq!(
+        config("--rule median-of-means --groups 2"),
+        json!({"file": none, "rule": "median-of-means", "tolerance": "0.000000001", "groups": 2, "seed": 0, "corrupt": none})
+    );
+    assert_eq!(
+        config("--rule trimmed-mean --corrupt 0.25"),
+        json!({"file": none, "rule": "trimmed-mean", "tolerance": none, "groups": none, "seed": none, "corrupt": 0.25})
+    );
+    assert_eq!(config("--rule geometric-median --tolerance abs:0.5")["tolerance"], "abs:0.5");
 }
 
 #[test]

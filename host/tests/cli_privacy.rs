@@ -53,10 +53,15 @@ fn the_report_has_exactly_its_keys_in_order() {
         "paper_bound",
         "mu",
         "nu",
+        "version",
+        "config",
     ];
     let positions = keys.map(|key| text.find(&format!("\"{key}\":")).unwrap());
     assert!(positions.is_sorted());
     assert_eq!(report(SETTING).as_object().unwrap().len(), keys.len());
+    let config = &report(SETTING)["config"];
+    assert_eq!([&config["episodes"], &config["episode-len"], &config["dim"], &config["agents"]], [1024, 64, 10, 50]);
+    assert_eq!([&config["mechanism"], &config["admission"]], ["tree", "strict"]);
 }
 
 #[test]

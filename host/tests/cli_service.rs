@@ -356,6 +356,8 @@ fn exports_are_what_the_store_has() {
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
     let devices = here.stdout("export --dir fleet --what devices");
+    let (head, devices) = devices.split_once('\n').unwrap();
+    assert_eq!(serde_json::from_str::<Value>(head.strip_prefix("# ").unwrap()).unwrap()["config"]["dim"], 2);
     let lines: Vec<&str> = devices.lines().collect();
     assert_eq!((lines[0], lines.len()), ("agent,sealed,revoked,enrolled_at", 4));
     assert!(lines[2].starts_with("2,false,true,") && lines[3].starts_with("3,true,false,"), "{devices}");
@@ -378,13 +380,17 @@ fn exports_are_what_the_store_has() {
             Event::Release(_) => None,
         })
         .collect();
-    let mut lines = messages.lines();
+    let mut lines = messages.lines().skip(1);
     assert_eq!(lines.next(), Some("agent,episode,steps,reward_sum,gram_1,gram_2,gram_3,feature_sum_1,feature_sum_2"));
     assert_eq!((lines.map(numbers).collect::<Vec<_>>(), expected.len()), (expected, 3));
 
     assert_eq!(here.stdout("export --dir fleet --what releases --format json --out models/all.jsonl"), "");
     let models = fs::read_to_string(here.0.join("models/all.jsonl")).unwrap();
-    let models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let head = models.remove(0);
+    assert_eq!((&head["config"]["privacy"], &head["config"]["dim"]), (&"4,0.000001".into(), &2.into()));
+    assert_eq!(head["run"], here.json("status --dir fleet --json")["run"]);
+    assert_eq!(format!("fedbandit {}", head["version"].as_str().unwrap()), here.stdout("--version").trim());
     let releases: Vec<&Release> = stored
         .iter()
         .filter_map(|event| if let Event::Release(release) = event { Some(release) } else { None })

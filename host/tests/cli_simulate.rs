@@ -103,6 +103,11 @@ fn the_demonstration_is_what_the_readme_shows() {
     for title in ["Regret under attack", "How much corruption each aggregator bears", "The cost of privacy"] {
         assert!(page.contains(title), "{title}");
     }
+    // Enough to run it again.
+    let version = stdout(&here.0, "--version");
+    for provenance in [version.trim(), "&quot;agents&quot;:100", "seeds 1, 2, 3"] {
+        assert!(page.contains(provenance), "{provenance}");
+    }
     let without_namespace = page.replace("http://www.w3.org/2000/svg", "");
     for loaded in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
         assert!(!without_namespace.contains(loaded), "the page loads something: {loaded}");
@@ -283,7 +288,11 @@ fn the_documentation_is_up_to_date() {
     let here = Directory::new("claims");
     stdout(&here.0, "reproduce --out docs demonstration mean");
     let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"));
-    let [old, new] = [docs, &here.0.join("docs")].map(|docs| fs::read_to_string(docs.join("simulation.md")).unwrap());
+    let [old, new] = [docs, &here.0.join("docs")].map(|docs| {
+        let text = fs::read_to_string(docs.join("simulation.md")).unwrap();
+        let (before, after) = text.split_once("\nMeasured with fedbandit ").expect("the page tells the version");
+        format!("{before}{}", after.split_once('\n').unwrap().1)
+    });
     for section in new.split("\n## ") {
         assert!(old.contains(section.trim_end()), "docs/simulation.md is not what is measured: {section}");
     }
@@ -314,4 +323,8 @@ fn the_program_tells_of_itself() {
         pages.insert(format!("fedbandit-{command}.1"));
     }
     assert_eq!(here.names("pages"), pages);
+    for page in pages {
+        let text = fs::read_to_string(here.0.join("pages").join(&page)).unwrap();
+        assert!(text.contains(&format!("fedbandit {version}")), "{page} tells no version");
+    }
 }

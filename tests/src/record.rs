@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Puts a text between the marks of a name in docs/reliability.md.
+/// Puts a text between the marks of a name in docs/reliability.md, below the version that it was measured with.
 ///
 /// # Errors
 /// The document cannot be read or written, or has no such marks.
@@ -12,7 +12,8 @@ pub fn write(name: &str, command: &str, text: &str) -> Result<(), String> {
     let marks = [format!("<!-- {name}: {command} -->\n"), format!("<!-- end of {name} -->")];
     let replaced = document.split_once(&marks[0]).and_then(|(before, rest)| {
         let (_, after) = rest.split_once(&marks[1])?;
-        Some([before, &marks[0], text, &marks[1], after].concat())
+        let version = format!("Measured with fedbandit {}.\n\n", fedbandit::VERSION);
+        Some([before, &marks[0], &version, text, &marks[1], after].concat())
     });
     let replaced = replaced.ok_or_else(|| format!("docs/reliability.md has no marks of {name}: {}", marks[0]))?;
     std::fs::write(&path, replaced).map_err(|error| error.to_string())

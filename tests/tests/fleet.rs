@@ -124,7 +124,8 @@ fn simulated(here: &Directory, [best, random]: [f64; 2]) -> f64 {
 /// By device, how many summaries are stored and the mean reward over the steps of the second half.
 fn served(here: &Directory) -> Vec<(u32, f64)> {
     let mut sums = vec![(0, 0.0, 0.0); ALL as usize];
-    for line in here.run("export --dir fleet --what messages --format json").lines() {
+    // The first line tells of the run.
+    for line in here.run("export --dir fleet --what messages --format json").lines().skip(1) {
         let message: Value = serde_json::from_str(line).unwrap();
         let number = |key: &str| message[key].as_f64().unwrap_or_else(|| panic!("{key}: {line}"));
         let (count, steps, rewards) = &mut sums[number("agent") as usize - 1];

@@ -28,7 +28,7 @@ fn main() {
     let sections: Vec<String> =
         SECTIONS.iter().filter(|(name, _)| !some || named(name)).map(|(_, section)| section()).collect();
     if record::wanted() {
-        record::write("median", &format!("{HEAD}\n{}", sections.join("\n\n")));
+        record::write("median", &peers::versions(), &format!("{HEAD}\n{}", sections.join("\n\n")));
     }
 }
 
@@ -143,7 +143,7 @@ fn reads() -> String {
 
 fn threads() -> String {
     let title = "Two threads against one, wall time of a solve at 10⁻⁹ (limit 1.7 × from 10 MB on)";
-    let columns = "| N | p | MB | one ms | two ms | speed-up | speed-up of a plain read |";
+    let columns = "| N | p | MB | one ms | two ms | speed-up | speed-up of a plain read | ratio |";
     let mut table = Table::new(title, columns);
     let pools = [1, 2].map(pool);
     for (n, p) in SIZES.into_iter().filter(|(n, p)| n * p * 8 >= 10_000_000) {
@@ -154,7 +154,10 @@ fn threads() -> String {
         let [one_read, two_reads] = walls(&pools, turns, || read_in_parts(&rows));
         let (mb, gain, of_read) = ((n * p * 8) as f64 / 1e6, one / two, one_read / two_reads);
         let miss = mark(gain >= 1.7);
-        table.row(format!("| {n} | {p} | {mb:.1} | {one:.2} | {two:.2} | {gain:.2}{miss} | {of_read:.2} |"));
+        let ratio = of_read / gain;
+        table.row(format!(
+            "| {n} | {p} | {mb:.1} | {one:.2} | {two:.2} | {gain:.2}{miss} | {of_read:.2} | {ratio:.2} |"
+        ));
     }
     table.0
 }

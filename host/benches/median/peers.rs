@@ -6,8 +6,8 @@ use fedbandit::aggregate::{Points, objective};
 use rstats::VecVec;
 
 use super::cases::Case;
-use super::child::{python, script};
-use super::record::{Table, mark};
+use super::child::{self, python, script};
+use super::record::{Table, locked, mark};
 use super::{cpu, pool, runs, solve};
 
 const CASES: [Case; 7] = [
@@ -54,6 +54,10 @@ pub(crate) fn table() -> String {
         table.row(format!("| {name} | {n} | {p} | {own} | {theirs} | {gain} | {numpy} |"));
     }
     table.0
+}
+
+pub(crate) fn versions() -> Vec<String> {
+    [vec![locked("rstats")], child::versions(&["geom-median", "numpy"])].concat()
 }
 
 /// To the accuracy of the others, which is that of f64.

@@ -16,6 +16,17 @@ pub(crate) fn python(module: &str, packages: &[&str]) -> Result<PathBuf, String>
     Ok(python)
 }
 
+/// The versions of Python packages, with their names.
+pub(crate) fn versions(packages: &[&str]) -> Vec<String> {
+    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers/bin/python");
+    let version = |package: &&str| {
+        let script = format!("from importlib.metadata import version; print('{package}', version('{package}'))");
+        run(Command::new(&python).args(["-c", &script]))
+            .map_or_else(|_| format!("no {package}"), |text| text.trim().into())
+    };
+    packages.iter().map(version).collect()
+}
+
 /// What a script prints, in numbers. It has one thread.
 pub(crate) fn script(python: &Path, script: &str, arguments: &[String]) -> Result<Vec<f64>, String> {
     let threads = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"].map(|name| (name, "1"));

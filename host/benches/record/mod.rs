@@ -1,7 +1,10 @@
 //! What the benchmarks share: clocks, tables, and docs/benchmarks.md, where each benchmark has a section between marks.
 
+mod page;
+
 use std::fmt::Write as _;
 use std::hint::black_box;
+use std::process::Command;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -12,16 +15,37 @@ pub(crate) fn wanted() -> bool {
     std::env::args().any(|argument| argument == "--write")
 }
 
-/// Puts a benchmark's text between its marks, which are added at the end if there are none.
-pub(crate) fn write(name: &str, text: &str) {
-    let marks = [format!("<!-- {name}: ./ci.sh bench --write -->\n"), format!("\n<!-- end of {name} -->\n")];
+/// Puts a benchmark's text between its marks, below what it was measured with, and finds anew where we lose.
+pub(crate) fn write(name: &str, peers: &[String], text: &str) {
     let file = std::fs::read_to_string(FILE).expect("docs/benchmarks.md can be read");
-    let around = file
-        .split_once(&marks[0])
-        .and_then(|(before, rest)| Some((before.to_owned(), rest.split_once(&marks[1])?.1.to_owned())));
-    let (before, after) = around.unwrap_or_else(|| (file.clone() + "\n", String::new()));
-    std::fs::write(FILE, [&before[..], &marks[0], text, &marks[1], &after].concat())
-        .expect("docs/benchmarks.md can be written");
+    let file = page::with(&file, name, &format!("{}\n\n{text}", measured_with(peers)));
+    let file = page::with(&file, page::LOSSES, &page::losses(&file));
+    std::fs::write(FILE, file).expect("docs/benchmarks.md can be written");
+}
+
+/// Versions and machine.
+fn measured_with(peers: &[String]) -> String {
+    let rustc = Command::new("rustc").arg("--version").output().expect("rustc says its version").stdout;
+    let ours = [format!("fedbandit {}", fedbandit::VERSION), String::from_utf8_lossy(&rustc).trim().to_owned()];
+    let first = |file: &str, key: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.split_once(':'));
+        line.map_or_else(|| "unknown".to_owned(), |(_, value)| value.trim().to_owned())
+    };
+    let kib: f64 = first("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(f64::NAN);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let software: Vec<&str> = ours.iter().chain(peers).map(String::as_str).collect();
+    let cpu = first("/proc/cpuinfo", "model name");
+    format!("Measured with {}, on {cores} cores of {cpu} with {:.0} GiB.", software.join(", "), kib / 1_048_576.0)
+}
+
+/// The version of a dependency, with its name.
+#[allow(dead_code, reason = "not every benchmark has such a peer")]
+pub(crate) fn locked(name: &str) -> String {
+    let lock = include_str!("../../../Cargo.lock");
+    let version =
+        lock.split_once(&format!("name = \"{name}\"\nversion = \"")).and_then(|(_, rest)| rest.split_once('"'));
+    format!("{name} {}", version.expect("it is a dependency").0)
 }
 
 /// Prints a table as it grows, and keeps it.

@@ -19,7 +19,7 @@ use rustix::time::ClockId;
 
 fn main() {
     let title = "Rules: one episode with 30 % liars, one thread (limit 3 at N = 10,000, d = 8)";
-    let columns = "| N | d | liars | geometric-median ms | whitened-median ms | whitened-filter ms | filter / median |";
+    let columns = "| N | d | liars | geometric-median ms | whitened-median ms | whitened-filter ms | ratio, filter to geometric-median |";
     let mut table = Table::new(title, columns);
     let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be had");
     for (n, d) in [(100, 8), (1000, 8), (10_000, 8), (1000, 32)] {
@@ -40,7 +40,7 @@ fn main() {
         }
     }
     if record::wanted() {
-        record::write("rule", &format!("{HEAD}\n{}", table.0));
+        record::write("rule", &[], &format!("{HEAD}\n{}", table.0));
     }
 }
 

@@ -22,7 +22,7 @@ fn main() {
     }
     let tables = [steps(), peers::table(), memory()];
     if record::wanted() {
-        record::write("simulation", &format!("{HEAD}\n{}", tables.join("\n\n")));
+        record::write("simulation", &peers::versions(), &format!("{HEAD}\n{}", tables.join("\n\n")));
     }
 }
 

@@ -10,7 +10,7 @@ use rand_pcg::rand_core::SeedableRng;
 use rustix::time::ClockId;
 
 use super::ARMS;
-use super::child::{python, script};
+use super::child::{self, python, script};
 use super::record::{Table, least, mark};
 
 /// How many decision sets are chosen from in one batch.
@@ -63,7 +63,7 @@ pub(crate) fn table() -> String {
     let title = "Selection from 10 actions against peers' batches, one thread (limits: 6 × at d = 8, 1.5 × at d = 32)";
     let mut table = Table::new(
         title,
-        "| d | fedbandit, selections per CPU second | laid out first | one at a time | peer | its selections per CPU second | × |",
+        "| d | fedbandit, selections per CPU second | laid out first | one at a time | peer | its selections per CPU second | × | × laid out first | × one at a time |",
     );
     for (dim, ours, limit) in [(8, ours::<8> as fn() -> [f64; 3], 6.0), (32, ours::<32>, 1.5)] {
         for (module, package, model) in PEERS {
@@ -76,10 +76,11 @@ pub(crate) fn table() -> String {
             let rate = |seconds: f64| BATCH as f64 / seconds * 1e-6;
             let theirs = match theirs {
                 Ok(theirs) => {
-                    let gain = theirs / ours;
-                    format!("{:.2}·10⁶ | {gain:.1}{}", rate(theirs), mark(gain >= limit))
+                    let [gain, second, third] = [ours, laid_out, one].map(|ours| theirs / ours);
+                    let miss = mark(gain >= limit);
+                    format!("{:.2}·10⁶ | {gain:.1}{miss} | {second:.2} | {third:.2}", rate(theirs))
                 }
-                Err(reason) => format!("skipped: {reason} | –"),
+                Err(reason) => format!("not measured: {reason} | – | – | –"),
             };
             table.row(format!(
                 "| {dim} | {:.2}·10⁶ | {:.2}·10⁶ | {:.2}·10⁶ | {module} | {theirs} |",
@@ -90,6 +91,10 @@ pub(crate) fn table() -> String {
         }
     }
     table.0
+}
+
+pub(crate) fn versions() -> Vec<String> {
+    child::versions(&["mabwiser", "contextualbandits", "numpy"])
 }
 
 /// The CPU seconds of one batch, the least of several: all decision sets together, the same with laying them out, and one after the other.

@@ -15,7 +15,7 @@ use fedbandit::aggregate::{
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::{EXIT_CODES, Failure, print};
+use super::{EXIT_CODES, Failure, print_result};
 
 const HELP: &str = "\
 Example:
@@ -34,7 +34,9 @@ Output, a JSON object:
   certified_gap  a proven bound on the objective minus its least value, which only the geometric median seeks
   passes         how many times the rule read all points (median-of-means: all group means)
   cpu_seconds    CPU time of the rule, without reading the file
-  rejected_rows  the number of rows that were not finite";
+  rejected_rows  the number of rows that were not finite
+  version        the version of this program
+  config         the file, and all options of the rule";
 
 /// One point that stands for many, although some of them may be corrupted.
 #[derive(clap::Args)]
@@ -110,7 +112,31 @@ impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
         self.check()?;
         let report = self.report().map_err(|failure| failure.about(self.file.display()))?;
-        print(&report)
+        print_result(&report, self.config())
+    }
+
+    /// What the rule was given: what it does not use is none.
+    fn config(&self) -> serde_json::Value {
+        let uses = |option: &str| self.rule.options().contains(&option);
+        serde_json::json!({
+            "file": self.file,
+            "rule": self.rule,
+            "tolerance": uses("--tolerance").then(|| match self.tolerance() {
+                Tolerance::Relative(eps) => eps.to_string(),
+                Tolerance::Absolute(eps) => format!("abs:{eps}"),
+            }),
+            "groups": self.groups,
+            "seed": uses("--seed").then(|| self.seed()),
+            "corrupt": self.corrupt,
+        })
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        self.tolerance.unwrap_or(Tolerance::Relative(1e-9))
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or_default()
     }
 
     /// Whether the options fit the rule.
@@ -151,7 +177,7 @@ impl Args {
     }
 
     fn aggregator(&self, n: usize) -> Result<Box<dyn Aggregator>, Failure> {
-        let tolerance = self.tolerance.unwrap_or(Tolerance::Relative(1e-9));
+        let tolerance = self.tolerance();
         let f = corrupted(self.corrupt.unwrap_or_default(), n);
         Ok(match self.rule {
             Rule::GeometricMedian => Box::new(GeometricMedian::new(tolerance)),
@@ -165,7 +191,7 @@ impl Args {
     }
 
     fn draw(&self, n: usize, corrupted: usize) -> Result<Groups, Failure> {
-        let seed = self.seed.unwrap_or_default();
+        let seed = self.seed();
         match self.groups {
             Some(groups) => Groups::new(n, groups.get(), seed),
             None => Groups::for_corruption(n, corrupted, seed),

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use fedbandit::service::event::{Event, Release};
 use fedbandit::service::redb::File;
-use fedbandit::service::setup::{StartError, Terms};
+use fedbandit::service::setup::{Enrolled, Registry, StartError, Terms};
 use fedbandit::service::store::Store;
 use fedbandit_core::{Rewards, packed_len};
+use serde_json::{Value, json};
 
 use super::fleet::Directory;
 use super::status::unreadable;
-use super::{EXIT_CODES, Failure, replace_file};
+use super::{EXIT_CODES, Failure, VERSION, replace_file};
 
 const HELP: &str = "\
 Examples:
@@ -23,7 +24,8 @@ releases  the models that were broadcast: theta, and design, the upper triangle 
 messages  the summaries that devices sent, admitted or not: gram, the upper triangle row by row, and feature_sum
 devices   who is enrolled
 
-CSV has one column for each value, as theta_1, theta_2; JSON has one object in a line. Numbers that are not finite are
+CSV has one column for each value, as theta_1, theta_2; JSON has one object in a line. The first line is an object with
+the version of this program, the run and its configuration; in CSV it is a comment, after a #. Numbers that are not finite are
 empty in CSV and null in JSON. The store is only read; while a service has it, only devices can be exported.
 
 With privacy, releases are what the promise covers: whoever has them learns no more than it allows. Messages are what it
@@ -75,12 +77,12 @@ type Row = Vec<(&'static str, Cell)>;
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let rows = match self.what {
+        let (head, rows) = match self.what {
             What::Devices => devices(&Directory(self.dir))?,
             what => events(&Directory(self.dir), what, self.raw)?,
         };
         let format = self.format;
-        let all = |writer: &mut dyn Write| write_all(&rows, format, writer);
+        let all = |writer: &mut dyn Write| write_all(&head, &rows, format, writer);
         match &self.out {
             Some(file) => replace_file(file, all),
             None => match all(&mut BufWriter::new(io::stdout().lock())) {
@@ -92,8 +94,8 @@ impl Args {
     }
 }
 
-fn devices(directory: &Directory) -> Result<Vec<Row>, Failure> {
-    let row = |device: fedbandit::service::setup::Enrolled| {
+fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
+    let row = |device: Enrolled| {
         vec![
             ("agent", Cell::Whole(Some(device.agent.into()))),
             ("sealed", Cell::Flag(device.sealed)),
@@ -101,10 +103,12 @@ fn devices(directory: &Directory) -> Result<Vec<Row>, Failure> {
             ("enrolled_at", Cell::Whole(device.enrolled_at)),
         ]
     };
-    Ok(directory.expect_registry()?.devices.into_iter().map(row).collect())
+    let Registry { run, dimension, devices } = directory.expect_registry()?;
+    let head = json!({ "version": VERSION, "run": run, "config": { "dim": dimension } });
+    Ok((head, devices.into_iter().map(row).collect()))
 }
 
-fn events(directory: &Directory, what: What, raw: bool) -> Result<Vec<Row>, Failure> {
+fn events(directory: &Directory, what: What, raw: bool) -> Result<(Value, Vec<Row>), Failure> {
     let path = directory.store();
     let store = File::open_to_read(&path).map_err(|error| {
         let advice = if File::is_taken(&error) { ": stop the service first" } else { "" };
@@ -129,7 +133,8 @@ fn events(directory: &Directory, what: What, raw: bool) -> Result<Vec<Row>, Fail
         number += 1;
     };
     store.replay(each).map_err(|error| unreadable(&error).about(path.display()))?;
-    rows.map_err(damaged)
+    let head = json!({ "version": VERSION, "run": terms.run, "config": terms.config });
+    rows.map(|rows| (head, rows)).map_err(damaged)
 }
 
 /// The row of an event, if it is one of those.
@@ -162,7 +167,9 @@ fn row(event: Event, what: What, dimension: usize) -> Option<Row> {
     }
 }
 
-fn write_all(rows: &[Row], format: Format, writer: &mut dyn Write) -> io::Result<()> {
+fn write_all(head: &Value, rows: &[Row], format: Format, writer: &mut dyn Write) -> io::Result<()> {
+    let mark = if let Format::Csv = format { "# " } else { "" };
+    writeln!(writer, "{mark}{head}")?;
     if let (Format::Csv, Some(first)) = (format, rows.first()) {
         let name = |(name, cell): &(&str, Cell)| match cell {
             Cell::Reals(values) => (1..=values.len()).map(|i| format!("{name}_{i}")).collect(),

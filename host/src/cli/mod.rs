@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Parser, Subcommand};
+use fedbandit::VERSION;
 use serde::Serialize;
 
 const EXIT_CODES: &str = "\
@@ -37,9 +38,6 @@ Exit codes:
   65  the data makes no sense
   74  a file cannot be read or written
   78  the configuration makes no sense";
-
-/// With the commit, where it is known.
-const VERSION: &str = env!("FEDBANDIT_VERSION");
 
 /// Byzantine-robust federated linear bandits for microcontroller fleets.
 #[derive(Parser)]
@@ -136,6 +134,20 @@ pub(crate) fn run() -> ExitCode {
 /// Seconds of the Unix epoch; 0 if the clock is before it.
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// What a command found, and what it takes to find it again.
+#[derive(Serialize)]
+struct Provenance<'a, T> {
+    #[serde(flatten)]
+    result: &'a T,
+    version: &'static str,
+    config: serde_json::Value,
+}
+
+/// Writes a result to stdout as JSON, with the version of this program and a configuration, seeds included.
+fn print_result(result: &impl Serialize, config: serde_json::Value) -> Result<(), Failure> {
+    print(&Provenance { result, version: VERSION, config })
 }
 
 /// Writes JSON to stdout: indented for people, in one line for programs.

@@ -7,7 +7,7 @@ use fedbandit::admission::{Admission, Level};
 use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, levels, sensitivity};
 use serde::Serialize;
 
-use super::{EXIT_CODES, Failure, print, write};
+use super::{EXIT_CODES, Failure, print_result, write};
 
 const HELP: &str = "\
 Example:
@@ -22,6 +22,7 @@ Output with --json, one object:
   noise_norm_bound    ‖H‖₂ of the matrix noise in the noisiest release, exceeded with probability below DELTA/4
   paper_bound         the paper's bound B·L for the same, with T = episodes · episode-len
   mu, nu              as given
+  version, config     of this program, and all options
 No rewards but those in [−1, 1] can be kept private; devices clip them.";
 
 /// The noise that a privacy budget asks for, and what it protects.
@@ -80,7 +81,22 @@ impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
         let budget = Budget::new(self.mu, self.nu).map_err(|error| Failure::Usage(error.to_string()))?;
         let report = self.report(budget)?;
-        if self.json { print(&report) } else { write(&Table(&self, &report, budget)) }
+        if self.json { print_result(&report, self.config()) } else { write(&Table(&self, &report, budget)) }
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!({
+            "mu": self.mu,
+            "nu": self.nu,
+            "episodes": self.episodes,
+            "episode-len": self.episode_len,
+            "dim": self.dim,
+            "mechanism": self.mechanism.to_string(),
+            "admission": self.admission.to_string(),
+            "group-size": self.group_size,
+            "agents": self.agents,
+            "delta": self.delta,
+        })
     }
 
     fn report(&self, budget: Budget) -> Result<Report, Failure> {

@@ -8,7 +8,7 @@ use fedbandit::simulation::Config;
 
 use super::simulate::run_with_progress;
 use super::sweep::jobs;
-use super::{EXIT_CODES, Failure, write, write_file};
+use super::{EXIT_CODES, Failure, VERSION, write, write_file};
 
 const HELP: &str = "\
 Writes DIR/simulation.md with a section for each claim, its figures in DIR/figures, and prints every check. A claim is a
@@ -82,7 +82,7 @@ const CLAIMS: [Claim; 15] = [
         name: "demonstration",
         title: "What `fedbandit simulate` shows",
         statement: "100 agents, 30 of which collude, once with each of four aggregators, three times.",
-        grid: "",
+        grid: include_str!("../../claims/demonstration.toml"),
         checks: |_| Vec::new(),
         table: setting_table,
     },
@@ -281,7 +281,7 @@ const ENVIRONMENTS: [&str; 3] = ["ball", "skew", "fixed-arms"];
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
         let wanted = |claim: &&Claim| self.claims.is_empty() || self.claims.iter().any(|name| name == claim.name);
-        let mut page = String::from(HEAD);
+        let mut page = format!("{HEAD}\n{MEASURED_WITH} {VERSION}.\n");
         let mut missed = Vec::new();
         for claim in CLAIMS.iter().filter(wanted) {
             write(&format!("{}: {}", claim.name, claim.title))?;
@@ -319,6 +319,9 @@ impl Args {
         Ok(())
     }
 }
+
+/// The line that tells the version, which no comparison is about.
+const MEASURED_WITH: &str = "Measured with fedbandit";
 
 const HEAD: &str = "\
 # What the simulation shows

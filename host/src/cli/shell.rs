@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::{Cli, EXIT_CODES, Failure, replace_file, write};
+use super::{Cli, EXIT_CODES, Failure, VERSION, replace_file, write};
 
 const HELP: &str = "\
 Examples:
@@ -46,7 +46,7 @@ impl ManArgs {
         let named = pages.map(|command| (format!("fedbandit-{}", command.get_name()), command.clone()));
         for (name, command) in [("fedbandit".to_owned(), program.clone())].into_iter().chain(named) {
             let file = self.out.join(format!("{name}.1"));
-            let page = Man::new(command.name(name.clone()).display_name(name));
+            let page = Man::new(command.name(name.clone()).display_name(name)).source(format!("fedbandit {VERSION}"));
             replace_file(&file, |writer| {
                 let mut text = Vec::new();
                 page.render(&mut text)?;

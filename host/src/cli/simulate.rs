@@ -9,7 +9,7 @@ use fedbandit::simulation::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::options::{Options, read};
-use super::{EXIT_CODES, Failure, VERSION, print, write, write_file};
+use super::{EXIT_CODES, Failure, VERSION, print_result, write, write_file};
 
 const HELP: &str = "\
 Without options this is a demonstration: 100 agents, 30 of which collude, once with each of four aggregators; the
@@ -62,9 +62,7 @@ impl Args {
         let records = run_with_progress(&jobs, &|_, _| {})?;
         if self.json {
             let runs: Vec<&Outcome> = records.iter().map(|record| &record.outcome).collect();
-            return print(&serde_json::json!({
-                "version": VERSION, "config": experiment.config, "runs": runs,
-            }));
+            return print_result(&serde_json::json!({ "runs": runs }), serde_json::json!(experiment.config));
         }
         write(&report::text_table(&records[..main].iter().collect::<Vec<_>>()).trim_end())?;
         let directory = self.report.or(demonstration.then(|| "report".into()));

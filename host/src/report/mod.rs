@@ -201,6 +201,17 @@ fn series(record: &Record, points: Vec<Point>) -> Series {
     Series { name: record.outcome.aggregator.clone(), colour, points }
 }
 
+/// The seeds of some records, in words.
+fn seeds(records: &[&Record]) -> String {
+    format!("seeds {}", distinct(records, |record| record.outcome.seed.to_string()))
+}
+
+/// What some records have, each once.
+fn distinct(records: &[&Record], key: impl Fn(&Record) -> String) -> String {
+    let groups = grouped(records, &key);
+    groups.iter().map(|group| key(group[0])).collect::<Vec<_>>().join(", ")
+}
+
 /// What was simulated, in words.
 pub fn setting(config: &Config) -> String {
     varied_setting(config, &[])
@@ -260,11 +271,7 @@ impl Row {
 pub fn text_table(records: &[&Record]) -> String {
     let mut text = String::new();
     for group in grouped(records, |record| record.without(&[])) {
-        let seeds: Vec<String> = grouped(&group, |record| record.outcome.seed.to_string())
-            .iter()
-            .map(|group| group[0].outcome.seed.to_string())
-            .collect();
-        let _ = writeln!(text, "{}; seeds {}", setting(&group[0].config), seeds.join(", "));
+        let _ = writeln!(text, "{}; {}", setting(&group[0].config), seeds(&group));
         let rows = grouped(&group, |record| record.outcome.aggregator.clone());
         let mut cells = vec![COLUMNS.map(String::from)];
         cells.extend(rows.iter().map(|row| Row::new(row).cells));
@@ -315,8 +322,8 @@ pub fn html(records: &[Record]) -> String {
     }
     page.push_str("<details><summary>All settings</summary>");
     settings.iter().for_each(|group| page.push_str(&html_table(group)));
-    let version = records.first().map_or("", |record| &record.version);
-    let _ = writeln!(page, "</details><p><small>fedbandit {}</small></p></body></html>", escape(version));
+    let versions = distinct(&all, |record| record.version.clone());
+    let _ = writeln!(page, "</details><p><small>fedbandit {}</small></p></body></html>", escape(&versions));
     page
 }
 
@@ -332,8 +339,9 @@ fn html_table(group: &[&Record]) -> String {
     let config = serde_json::to_string(&group[0].config).unwrap_or_default();
     let _ = write!(
         page,
-        "</table></div><details><summary><small>configuration</small></summary><code>{}</code></details>",
-        escape(&config)
+        "</table></div><details><summary><small>configuration</small></summary><code>{}</code>; {}</details>",
+        escape(&config),
+        seeds(group)
     );
     page
 }

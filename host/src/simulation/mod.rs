@@ -33,10 +33,12 @@ pub use batch::{Job, agent_steps, run_all};
 pub use colluders::{Colluders, Lie};
 pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
 pub use environment::{Environment, RewardKind};
+#[cfg(feature = "service")]
 pub(crate) use environment::{Scene, World};
 pub use experiment::{Experiment, table};
 pub use fleet::DIMENSIONS;
 pub use outcome::{Outcome, TRACE, Trace};
+#[cfg(feature = "service")]
 pub(crate) use random::{Use, generator};
 pub use replay::{Log, LogError, Logs};
 pub use run::run;
