@@ -35,5 +35,5 @@ pub use fleet::DIMENSIONS;
 pub use outcome::{Outcome, TRACE, Trace};
 pub(crate) use random::{Use, generator};
 pub use replay::{Log, LogError, Logs};
-pub use run::run;
+pub use run::{run, run_rule};
 pub use selection::{DecisionSets, select_all};
