@@ -439,6 +439,27 @@ fn enrolment_is_careful() {
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
 }
 
+/// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
+#[test]
+fn what_is_lost_of_a_directory() {
+    let here = Directory::new("lost");
+    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    here.configure("episode-len = 32");
+    drop(here.serve());
+    let [master, registry, blob] =
+        ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.0.join("fleet").join(name));
+    let [secret, flashed] = [&master, &blob].map(|file| fs::read(file).unwrap());
+    fs::remove_file(&master).unwrap();
+    here.refuses("serve --config controller.toml", 74, "master.key");
+    assert!(!master.exists());
+    fs::write(&master, secret).unwrap();
+    fs::remove_file(&registry).unwrap();
+    fs::remove_file(&blob).unwrap();
+    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    assert!(fs::read(&blob).unwrap() == flashed);
+    drop(here.serve());
+}
+
 /// The device that was written in Python from docs/wire.md, in both modes, beside virtual ones.
 #[test]
 fn devices_in_python_take_part() {
