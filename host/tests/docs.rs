@@ -72,6 +72,26 @@ fn links_lead_somewhere() {
     assert!(followed > 100, "{followed} links");
 }
 
+/// The files that it leads to have the names that the table says, last parts of paths.
+#[test]
+fn the_paper_leads_to_code() {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let table = readme.split_once("\n## From the paper to the code\n").unwrap().1;
+    let mut found = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")).take_while(|line| !line.starts_with("##")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let files = cells[2].split("](").skip(1).map(|rest| repository().join(rest.split([')', '#']).next().unwrap()));
+        let files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|kind| kind == "rs")).collect();
+        let code: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+        for name in cells[1].split('`').skip(1).step_by(2).filter(|_| !files.is_empty()) {
+            let name = name.rsplit("::").next().unwrap();
+            assert!(code.contains(name), "{row}: no {name}");
+            found += 1;
+        }
+    }
+    assert!(found > 30, "{found} names");
+}
+
 /// The fenced blocks after a remark `<!-- WORD argument -->`, with that argument.
 fn marked<'a>(page: &'a str, word: &str) -> Vec<(&'a str, &'a str)> {
     let start = format!("<!-- {word}");
