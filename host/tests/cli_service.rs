@@ -408,14 +408,14 @@ fn enrolment_is_careful() {
     assert!(here.stdout("enroll --dir fleet --dim 4 --run 9 --count 2").contains("enrolled 1 to 2 of run 9"));
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
     here.refuses("enroll --dir fleet --dim 8", 2, "is of run 9 with --dim 4");
-    for secret in ["fleet/master.key", "fleet/devices/agent-1.blob"] {
-        assert_eq!(fs::metadata(here.0.join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
-    }
     here.refuses("revoke --dir fleet 5", 2, "device 5 is not enrolled");
     assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices are, 25 %"));
     // Once a run has begun, its devices are fixed; the store remembers its terms.
     here.configure("episode-len = 32");
     drop(here.serve());
+    for secret in ["fleet/master.key", "fleet/devices/agent-1.blob", "fleet/run.redb"] {
+        assert_eq!(fs::metadata(here.0.join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
+    }
     here.refuses("enroll --dir fleet", 2, "the run has begun");
     here.configure("episode-len = 16");
     here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16");
