@@ -48,14 +48,12 @@ struct Shadow {
 }
 
 impl Attackers {
-    /// They know the rule, those who ask for it.
     pub(super) fn new(
         config: &Config,
         seed: u64,
         setting: Setting,
         theta: &[f64],
         corrupted: &[bool],
-        rule: impl FnOnce() -> Result<Box<dyn Rule + Send>, ConfigError>,
     ) -> Result<Self, ConfigError> {
         let attack = config.attack;
         let any = corrupted.contains(&true) && config.aggregator != AggregatorName::Solo;
@@ -63,7 +61,7 @@ impl Attackers {
             let sums = Streams::zeros(corrupted.len(), config.dim);
             let sums = sums.map_err(|error| ConfigError::new("dim", error))?;
             let (own, noise) = (sums.clone(), config.rewards.noise());
-            Some(Shadow { sums, rule: rule()?, own, noise, last: None })
+            Some(Shadow { sums, rule: config.rule(seed)?, own, noise, last: None })
         } else {
             None
         };
@@ -80,6 +78,14 @@ impl Attackers {
             first: vec![None; corrupted.len()],
             shadow,
         })
+    }
+
+    /// Those who try messages out try them on this rule, and not on the configured one.
+    pub(super) fn on(mut self, rule: Box<dyn Rule + Send>) -> Self {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.rule = rule;
+        }
+        self
     }
 
     /// What happens to each agent in an episode.

@@ -36,7 +36,8 @@ pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sy
 }
 
 /// [`run`] with rules of your own: one that `rule` makes is the controller's, and attackers who try messages out try them on
-/// another one. Of the configured aggregator only [who takes part](AggregatorName::is_oracle) is left, and its name in the outcome.
+/// another one. The configured aggregator still tells [who takes part](AggregatorName::is_oracle), how episodes begin and whether
+/// liars are dropped, and gives its name to the outcome.
 ///
 /// # Errors
 /// The configuration makes no sense, or wants privacy.
@@ -52,7 +53,8 @@ pub fn run_rule(
         return Err(ConfigError::new("privacy", "a rule of your own is for streams without noise"));
     }
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
-    let counts = simulation.with_controller(rule(), || Ok(rule()), NoPrivacy::new)?;
+    let attackers = simulation.attackers()?.on(rule());
+    let counts = simulation.with_controller(rule(), attackers, NoPrivacy::new)?;
     Ok(simulation.outcome(&counts))
 }
 
@@ -114,23 +116,18 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// The attackers, who know the rule.
-    fn attackers(
-        &self,
-        rule: impl FnOnce() -> Result<Box<dyn Rule + Send>, ConfigError>,
-    ) -> Result<Attackers, ConfigError> {
-        Attackers::new(self.config, self.seed, self.setting, self.theta.as_slice(), &self.corrupted, rule)
+    fn attackers(&self) -> Result<Attackers, ConfigError> {
+        Attackers::new(self.config, self.seed, self.setting, self.theta.as_slice(), &self.corrupted)
     }
 
     /// The agents and their controller.
     fn together(&mut self) -> Result<Counts, ConfigError> {
-        let (config, seed) = (self.config, self.seed);
-        let known = || config.rule(seed);
-        let Some(plan) = config.plan(seed)? else {
-            return self.with_controller(known()?, known, NoPrivacy::new);
+        let attackers = self.attackers()?;
+        let Some(plan) = self.config.plan(self.seed)? else {
+            return self.with_controller(self.config.rule(self.seed)?, attackers, NoPrivacy::new);
         };
-        let (groups, key) = (config.groups(seed)?, Seed(seed));
-        self.with_controller(config.rule_on_units()?, known, |agents, _| match &groups {
+        let (groups, key) = (self.config.groups(self.seed)?, Seed(self.seed));
+        self.with_controller(self.config.rule_on_units()?, attackers, |agents, _| match &groups {
             Some(groups) => Private::groups(plan, key, agents, groups),
             None => Private::agents(plan, key, agents),
         })
@@ -139,14 +136,13 @@ impl<'a> Simulation<'a> {
     fn with_controller<P: Privatise, E: Into<SetupError>>(
         &mut self,
         rule: Box<dyn Rule + Send>,
-        known: impl FnOnce() -> Result<Box<dyn Rule + Send>, ConfigError>,
+        mut attackers: Attackers,
         privatise: impl FnOnce(usize, usize) -> Result<P, E>,
     ) -> Result<Counts, ConfigError> {
         let enrolled = (0..self.corrupted.len()).map(|agent| AgentId(agent as u32));
         let invalid = |error: &dyn std::fmt::Display| ConfigError::new("aggregator", error);
         let mut controller =
             Controller::new(self.setting, enrolled, rule, privatise).map_err(|error| invalid(&error))?;
-        let mut attackers = self.attackers(known)?;
         while let Some(model) = controller.model() {
             let (episode, estimate) = (model.episode, controller.estimate());
             let conduct = attackers.conduct(episode);
@@ -168,7 +164,7 @@ impl<'a> Simulation<'a> {
         let d = self.config.dim;
         let mut sums = (0..self.corrupted.len()).map(|_| Streams::zeros(1, d)).collect::<Result<Vec<_>, _>>();
         let sums = sums.as_mut().map_err(|error| invalid(error))?;
-        let mut attackers = self.attackers(|| self.config.rule(self.seed))?;
+        let mut attackers = self.attackers()?;
         let mut counts = Counts::default();
         let mut own: Vec<Parameters> = Vec::new();
         for episode in 1..=self.setting.episodes.count() {
