@@ -1,4 +1,4 @@
-//! Which summaries may count (Algorithm 1, lines 14 to 17 and 21).
+//! Which summaries may count (Algorithm 1, lines 14 to 17 and 22).
 //!
 //! A summary that no honest device can have sent is a [`Fault`] of its sender, and the controller counts the sender's message as
 //! zero. Honest summaries always pass: what rounding on the device may cost is in the tolerance,

@@ -291,7 +291,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         self.episode > self.setting.episodes.count
     }
 
-    /// Takes an agent's summary in: U as its packed upper triangle, and u (lines 14 to 22). The caller vouches for the
+    /// Takes an agent's summary in: U as its packed upper triangle, and u (lines 14 to 23). The caller vouches for the
     /// sender.
     ///
     /// A device's own [`EpisodeSummary`](fedbandit_core::EpisodeSummary) comes in as `summary.gram()` and

@@ -144,7 +144,7 @@ impl<F: Fn(u32) -> (f64, f64)> Schedule for F {
 /// The paper's rule: Λ_k = Agg(V̂_i) + λ_k·I, b_k = Agg(v̂_i) and θ_k = Λ_k⁻¹·b_k, where Gram matrices and feature sums
 /// are aggregated separately.
 ///
-/// Where λ_k ≥ 2‖E_k‖₂ bounds the aggregation error, Λ_k ⪰ λ_k/2·I, as the proof of Lemma ae_dp has it (N₀Λ_k − W_k ⪰
+/// Where λ_k ≥ 2‖E_k‖₂ bounds the aggregation error, Λ_k ⪰ λ_k/2·I, as the proof of Lemma 12 has it (N₀Λ_k − W_k ⪰
 /// N₀λ_k/2·I). A Λ_k that a device could not factorise is therefore repaired by raising its eigenvalues to λ_k/2, or
 /// further if f32 needs it ([`symmetric::raise_eigenvalues`]). [`Estimate::raised`] tells.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! The sums of what agents sent, and what of them is released (Algorithm 1, lines 18 to 22).
+//! The sums of what agents sent, and what of them is released (Algorithm 1, lines 19 to 23).
 
 use crate::aggregate::{Points, ShapeError};
 use crate::symmetric;
@@ -75,7 +75,7 @@ pub trait Privatise {
     fn drop_agent(&mut self, _agent: usize) {}
 }
 
-/// V̂_i = V_i and v̂_i = v_i (line 22).
+/// V̂_i = V_i and v̂_i = v_i (line 23).
 #[derive(Clone, Debug)]
 pub struct NoPrivacy {
     streams: Streams,

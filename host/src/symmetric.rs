@@ -2,7 +2,7 @@
 //!
 //! In the *scaled* packing the values off the diagonal carry a factor √2, so that ℓ2 is the Frobenius norm and an
 //! oracle for vectors serves matrices. What it answers is a symmetric matrix again; nothing is lost by that, since the
-//! symmetric part of a geometric median of symmetric matrices is as good a median (the paper's Lemma gm_sym).
+//! symmetric part of a geometric median of symmetric matrices is as good a median (the paper's Lemma 9).
 
 use std::f64::consts::SQRT_2;
 

@@ -414,14 +414,14 @@ fn enrolment_is_careful() {
     assert!(here.stdout("enroll --dir fleet --dim 4 --run 9 --count 2").contains("enrolled 1 to 2 of run 9"));
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
     here.refuses("enroll --dir fleet --dim 8", 2, "is of run 9 with --dim 4");
-    for secret in ["fleet/master.key", "fleet/devices/agent-1.blob"] {
-        assert_eq!(fs::metadata(here.0.join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
-    }
     here.refuses("revoke --dir fleet 5", 2, "device 5 is not enrolled");
     assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices are, 25 %"));
     // Once a run has begun, its devices are fixed; the store remembers its terms.
     here.configure("episode-len = 32");
     drop(here.serve());
+    for secret in ["fleet/master.key", "fleet/devices/agent-1.blob", "fleet/run.redb"] {
+        assert_eq!(fs::metadata(here.0.join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
+    }
     here.refuses("enroll --dir fleet", 2, "the run has begun");
     here.configure("episode-len = 16");
     here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16");
@@ -444,6 +444,27 @@ fn enrolment_is_careful() {
     here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
     here.refuses("device --connect localhost:1 --identities fleet/devices", 2, "tcp://HOST:PORT");
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
+}
+
+/// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
+#[test]
+fn what_is_lost_of_a_directory() {
+    let here = Directory::new("lost");
+    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    here.configure("episode-len = 32");
+    drop(here.serve());
+    let [master, registry, blob] =
+        ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.0.join("fleet").join(name));
+    let [secret, flashed] = [&master, &blob].map(|file| fs::read(file).unwrap());
+    fs::remove_file(&master).unwrap();
+    here.refuses("serve --config controller.toml", 74, "master.key");
+    assert!(!master.exists());
+    fs::write(&master, secret).unwrap();
+    fs::remove_file(&registry).unwrap();
+    fs::remove_file(&blob).unwrap();
+    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    assert!(fs::read(&blob).unwrap() == flashed);
+    drop(here.serve());
 }
 
 /// The device that was written in Python from docs/wire.md, in both modes, beside virtual ones.

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use fedbandit::aggregate::Mean;
+use fedbandit::rule::{Rule, Separate};
+use fedbandit::schedule::Calibrated;
 use fedbandit::simulation::{
     AggregatorName, Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, RewardKind, run, run_all,
+    run_rule,
 };
 use fedbandit_core::wire::{Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
@@ -50,6 +54,27 @@ fn random_choices_have_the_regret_of_the_ball() {
         let measured = outcome.regret_random / (20.0 * 3072.0);
         assert!((measured - expected).abs() < 0.006, "d = {d}: {measured} is not {expected}");
     }
+}
+
+/// A rule from outside is treated as the same rule by its name: the same bits, also where attackers try it out. They try this
+/// one, and not the configured one.
+#[test]
+fn a_rule_of_ones_own() {
+    let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
+    let rule = || -> Box<dyn Rule + Send> { Box::new(Separate::new(Mean, Mean, schedule)) };
+    let own = |config: &Config| {
+        let outcome = run_rule(config, &Logs::new(), 3, &rule, &|_| {}).unwrap();
+        Outcome { agent_steps_per_cpu_second: 0.0, aggregator: "mean".into(), ..outcome }
+    };
+    for attack in [Attack::Collude, Attack::Adaptive] {
+        let mean = Config { aggregator: AggregatorName::Mean, attack, ..small() };
+        let named = Outcome { agent_steps_per_cpu_second: 0.0, ..simulate(&mean, 3) };
+        assert_eq!(own(&mean), named);
+        assert_eq!(own(&Config { aggregator: AggregatorName::GeometricMedian, ..mean }), named);
+    }
+    let private = Config { rewards: RewardKind::Bounded, privacy: Some("4,1e-6".parse().unwrap()), ..small() };
+    let refused = run_rule(&private, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
+    assert!(refused.to_string().contains("privacy"), "{refused}");
 }
 
 /// A log whose numbers are known: one decision set, whose two actions give 1 and 0. Uniform choices lose exactly 1/2 a

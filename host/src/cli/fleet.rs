@@ -75,14 +75,14 @@ impl Directory {
         write_file(&self.0.join("registry.json"), &text)
     }
 
-    /// The master secret, drawn if there is none.
+    /// The master secret, drawn before the first device is enrolled: another one would lock all devices out.
     pub(super) fn master(&self) -> Result<Master, Failure> {
         let file = self.0.join("master.key");
         match fs::read(&file) {
             Ok(bytes) => {
                 Master::from_bytes(&bytes).ok_or_else(|| Failure::Data(format!("{}: not 32 bytes", file.display())))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.registry()?.is_none() => {
                 let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
                 write_secret(&file, master.as_bytes())?;
                 Ok(master)

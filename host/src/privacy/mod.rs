@@ -1,4 +1,4 @@
-//! Differential privacy with respect to messages: the tree mechanism and its kin, on integers (Algorithm 1, line 19).
+//! Differential privacy with respect to messages: the tree mechanism and its kin, on integers (Algorithm 1, line 20).
 //!
 //! An admitted message becomes integers ([`grid`]); these are summed exactly, by agent or by group, and every sum that
 //! is used gets discrete Gaussian noise ([`gaussian`]) before it becomes a floating-point number again. The noise is a

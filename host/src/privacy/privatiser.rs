@@ -1,4 +1,4 @@
-//! The privatising function Pri (Algorithm 1, line 19).
+//! The privatising function Pri (Algorithm 1, line 20).
 
 use rayon::prelude::*;
 

@@ -20,7 +20,7 @@ pub mod redb;
 pub mod serial;
 pub mod setup;
 pub mod store;
-mod stream;
+pub mod stream;
 pub mod tcp;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -1,5 +1,6 @@
 //! The store in a file, by redb.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::{fs, io};
 
@@ -40,7 +41,8 @@ impl File {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
                 _ => {}
             }
-            drop(Self::on(backend(fs::File::options().create_new(true), &unfinished)?)?);
+            // Its owner's alone: it has what devices sent, and the key of private noise.
+            drop(Self::on(backend(fs::File::options().create_new(true).mode(0o600), &unfinished)?)?);
             fs::rename(&unfinished, path)?;
             // The name is not safe before its directory is.
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -19,9 +19,9 @@ const UNSENT: usize = 16;
 const BURST: f64 = 64.0;
 const RATE: f64 = 32.0;
 
-/// One stream, until either side ends it. One that is `trusted` is not closed for silence or garbage: a serial line has
+/// One stream, until either side ends it: a transport that carries bytes both ways needs no more than this. One that is `trusted` is not closed for silence or garbage: a serial line has
 /// nobody else behind it, and opening it again may reset a board.
-pub(super) async fn converse(
+pub async fn converse(
     mut reader: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin + Send + 'static,
     door: &Door,

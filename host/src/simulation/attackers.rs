@@ -80,6 +80,14 @@ impl Attackers {
         })
     }
 
+    /// Those who try messages out try them on this rule, and not on the configured one.
+    pub(super) fn on(mut self, rule: Box<dyn Rule + Send>) -> Self {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.rule = rule;
+        }
+        self
+    }
+
     /// What happens to each agent in an episode.
     pub(super) fn conduct(&mut self, episode: u32) -> Vec<Conduct> {
         let half = self.setting.episodes.count() / 2;

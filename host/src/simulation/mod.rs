@@ -41,5 +41,5 @@ pub use outcome::{Outcome, TRACE, Trace};
 #[cfg(feature = "service")]
 pub(crate) use random::{Use, generator};
 pub use replay::{Log, LogError, Logs};
-pub use run::run;
+pub use run::{run, run_rule};
 pub use selection::{DecisionSets, select_all};

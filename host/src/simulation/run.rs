@@ -35,6 +35,29 @@ pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sy
     Ok(simulation.outcome(&counts))
 }
 
+/// [`run`] with rules of your own: one that `rule` makes is the controller's, and attackers who try messages out try them on
+/// another one. The configured aggregator still tells [who takes part](AggregatorName::is_oracle), how episodes begin and whether
+/// liars are dropped, and gives its name to the outcome.
+///
+/// # Errors
+/// The configuration makes no sense, or wants privacy.
+pub fn run_rule(
+    config: &Config,
+    logs: &Logs,
+    seed: u64,
+    rule: &dyn Fn() -> Box<dyn Rule + Send>,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Outcome, ConfigError> {
+    config.check()?;
+    if config.privacy.is_some() {
+        return Err(ConfigError::new("privacy", "a rule of your own is for streams without noise"));
+    }
+    let mut simulation = Simulation::new(config, logs, seed, progress)?;
+    let attackers = simulation.attackers()?.on(rule());
+    let counts = simulation.with_controller(rule(), attackers, NoPrivacy::new)?;
+    Ok(simulation.outcome(&counts))
+}
+
 struct Simulation<'a> {
     config: &'a Config,
     seed: u64,
@@ -99,11 +122,12 @@ impl<'a> Simulation<'a> {
 
     /// The agents and their controller.
     fn together(&mut self) -> Result<Counts, ConfigError> {
+        let attackers = self.attackers()?;
         let Some(plan) = self.config.plan(self.seed)? else {
-            return self.with_controller(self.config.rule(self.seed)?, NoPrivacy::new);
+            return self.with_controller(self.config.rule(self.seed)?, attackers, NoPrivacy::new);
         };
         let (groups, key) = (self.config.groups(self.seed)?, Seed(self.seed));
-        self.with_controller(self.config.rule_on_units()?, |agents, _| match &groups {
+        self.with_controller(self.config.rule_on_units()?, attackers, |agents, _| match &groups {
             Some(groups) => Private::groups(plan, key, agents, groups),
             None => Private::agents(plan, key, agents),
         })
@@ -112,13 +136,13 @@ impl<'a> Simulation<'a> {
     fn with_controller<P: Privatise, E: Into<SetupError>>(
         &mut self,
         rule: Box<dyn Rule + Send>,
+        mut attackers: Attackers,
         privatise: impl FnOnce(usize, usize) -> Result<P, E>,
     ) -> Result<Counts, ConfigError> {
         let enrolled = (0..self.corrupted.len()).map(|agent| AgentId(agent as u32));
         let invalid = |error: &dyn std::fmt::Display| ConfigError::new("aggregator", error);
         let mut controller =
             Controller::new(self.setting, enrolled, rule, privatise).map_err(|error| invalid(&error))?;
-        let mut attackers = self.attackers()?;
         while let Some(model) = controller.model() {
             let (episode, estimate) = (model.episode, controller.estimate());
             let conduct = attackers.conduct(episode);

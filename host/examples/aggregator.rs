@@ -1,0 +1,42 @@
+//! An aggregator of your own, against the attacks of the simulation: the medoid, that one of the points which is nearest to all.
+//! `cargo run --release -p fedbandit --example aggregator`
+
+use fedbandit::aggregate::{Aggregate, AggregateError, Aggregator, Points, certify, objective};
+use fedbandit::rule::{Rule, Separate};
+use fedbandit::schedule::Calibrated;
+use fedbandit::simulation::{AggregatorName, Attack, Config, ConfigError, Logs, run, run_rule};
+
+#[derive(Clone)]
+struct Medoid;
+
+impl Aggregator for Medoid {
+    fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
+        let distances = points.rows().map(|row| (objective(points, row), row));
+        let nearest = distances.min_by(|a, b| a.0.total_cmp(&b.0)).ok_or(AggregateError::Empty)?;
+        // What it is worth as a geometric median goes into logs and reports.
+        Ok(certify(points, nearest.1.to_vec()))
+    }
+}
+
+fn medoid() -> Box<dyn Rule + Send> {
+    let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
+    Box::new(Separate::new(Medoid, Medoid, schedule))
+}
+
+fn main() -> Result<(), ConfigError> {
+    let mean = Config { agents: 40, dim: 4, steps: 1024, aggregator: AggregatorName::Mean, ..Config::default() };
+    println!("attack                  medoid    mean   (regret, of random choices)");
+    for attack in [Attack::Collude, Attack::Huge, Attack::WeakDirection, Attack::Adaptive] {
+        let config = Config { attack, ..mean.clone() };
+        let own = run_rule(&config, &Logs::new(), 1, &medoid, &|_| {})?.total;
+        let mean = run(&config, &Logs::new(), 1, &|_| {})?.total;
+        println!("{attack:<20} {:7.2} % {:5.0} %", 100.0 * own, 100.0 * mean);
+        assert!(own < 0.2 && mean > 5.0 * own, "{attack}");
+    }
+    Ok(())
+}
+
+#[test]
+fn example() -> Result<(), ConfigError> {
+    main()
+}

@@ -1,0 +1,59 @@
+//! A transport of your own: devices on a Unix socket. `cargo run --release -p fedbandit --example transport`
+
+use fedbandit::service::edge::{Edge, edge};
+use fedbandit::service::identity::Master;
+use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
+use fedbandit::service::store::Memory;
+use fedbandit::service::stream::converse;
+use fedbandit::service::worker::{self, Door};
+use fedbandit::simulation::{Attack, Config, Logs};
+use fedbandit_core::wire::{cobs, max_frame_len};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+/// The controller's side.
+async fn serve(listener: UnixListener, door: Door) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (door, (reader, writer)) = (door.clone(), stream.into_split());
+        tokio::spawn(async move { converse(reader, writer, &door, false).await });
+    }
+}
+
+/// The device's side, until the controller has three of its summaries.
+async fn live(mut stream: UnixStream, device: &mut dyn Edge) -> Result<(), Box<dyn std::error::Error>> {
+    let (clock, mut frame) = (std::time::Instant::now(), [0; max_frame_len(4)]);
+    let mut decoder = cobs::Decoder::<{ max_frame_len(4) }>::new();
+    while device.life().acknowledged < 3 {
+        let now = clock.elapsed().as_millis() as u64;
+        device.live(now, 5_000);
+        while let Some(length) = device.poll(now, &mut frame) {
+            stream.write_all(&cobs::encode(&frame[..length]).collect::<Vec<u8>>()).await?;
+        }
+        if let Some(frame) = decoder.push(stream.read_u8().await?) {
+            device.handle(frame, now).map_err(|error| format!("{error:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let devices = vec![Enrolled { agent: 1, revoked: false, sealed: false, enrolled_at: None }];
+    let registry = Registry { run: 1, dimension: 4, devices };
+    let config = Config { attack: Attack::None, ..Config::default() };
+    let (master, mut store) = (Master::generate()?, Memory::default());
+    let timing = Timing { patience: 60_000, window: 0, unix_seconds: 0 };
+    let service = start(&mut store, &config, &registry, &master, timing, 0)?;
+    let (door, _) = worker::start(service, Box::new(store), |_| {});
+    let socket = std::env::temp_dir().join(format!("fedbandit-{}.socket", std::process::id()));
+    tokio::spawn(serve(UnixListener::bind(&socket)?, door));
+    let mut device = edge(master.identity(1, 1, 4), None, &config, &Logs::new(), 1)?;
+    live(UnixStream::connect(&socket).await?, &mut *device).await?;
+    println!("{:?}", device.life());
+    Ok(std::fs::remove_file(&socket)?)
+}
+
+#[test]
+fn example() -> Result<(), Box<dyn std::error::Error>> {
+    main()
+}
