@@ -50,8 +50,8 @@ pub struct Assumptions {
 ///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
 /// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
 ///    median in the first round and the filter from then on. Done when m moves θ by no more than R/100 in the norm of Λ.
-/// 3. The filter weighs all z_i alike, but not at all those of the farthest a·n that are farther from their median than
-///    R(√d + √(2 ln 10n)). While the largest
+/// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R(√d + √(2 ln 10n)) and than 3/2 of
+///    the median distance. While the largest
 ///    eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R², W being the sum of weights: s_i is the square of
 ///    z_i − m along its eigenvector, and w_i ← w_i(1 − s_i/max s). If less than max(n(1 − 2a), n/4) of W would be left, or after
 ///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
@@ -247,9 +247,8 @@ impl Whitened {
         self.deviations.clear();
         self.deviations.extend(self.residuals.chunks_exact(d).map(|row| distance(row, centre.as_slice())));
         let usual = noise * ((d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
-        // No more than are corrupted.
-        let last = ((1.0 - a) * n).ceil() as usize - 1;
-        let far = usual.max(*self.deviations.clone().select_nth_unstable_by(last, f64::total_cmp).1);
+        // Never most of them, whatever the noise: fewer than half are corrupted.
+        let far = usual.max(1.5 * lower_median(self.deviations.clone()));
         self.weights.clear();
         self.weights.extend(self.deviations.iter().map(|distance| f64::from(*distance <= far)));
         let near: f64 = self.weights.iter().sum();

@@ -142,7 +142,7 @@ fn filter(z: &[DMatrix<f64>], a: f64) -> Found {
     let distances: Vec<f64> = z.iter().map(|z| (z - &centre).norm()).collect();
     let mut sorted = distances.clone();
     sorted.sort_by(f64::total_cmp);
-    let far = sorted[((1.0 - a) * n).ceil() as usize - 1].max(R * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()));
+    let far = (1.5 * sorted[(z.len() - 1) / 2]).max(R * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()));
     let mut w: Vec<f64> = distances.iter().map(|distance| f64::from(*distance <= far)).collect();
     let near: f64 = w.iter().sum();
     let mut visited: Vec<(f64, DMatrix<f64>, DMatrix<f64>, f64)> = Vec::new();
