@@ -136,7 +136,7 @@ impl Whitened {
     /// G, and the median distance of the V̂_i from it, relative to itself.
     fn gram(&mut self, streams: &Streams, prior: f64) -> Result<(DMatrix<f64>, f64), AggregateError> {
         if self.centre == Centre::Medoid {
-            return self.medoid(streams, prior).ok_or(AggregateError::Empty);
+            return Ok(self.medoid(streams, prior));
         }
         let (d, p) = (streams.dimension(), streams.gram.dimension());
         let mean = self.centre == Centre::Mean;
@@ -156,18 +156,19 @@ impl Whitened {
         Ok((gram, apart))
     }
 
-    /// That V̂_i, with Λ_i = V̂_i + λI = LLᵀ, from which the median of ‖L⁻¹(V̂_j − V̂_i)L⁻ᵀ‖_F over all j is least, and that median.
-    fn medoid(&mut self, streams: &Streams, prior: f64) -> Option<(DMatrix<f64>, f64)> {
+    /// That V̂_i, with Λ_i = V̂_i + λI = LLᵀ, from which the median of ‖L⁻¹(V̂_j − V̂_i)L⁻ᵀ‖_F over all j is least, and that median;
+    /// 0 if there is none.
+    fn medoid(&mut self, streams: &Streams, prior: f64) -> (DMatrix<f64>, f64) {
         let (d, p) = (streams.dimension(), streams.gram.dimension());
-        let mut best = None;
+        let mut best = (DMatrix::zeros(d, d), f64::INFINITY);
         for unit in 0..streams.gram.len() {
             let gram = symmetric::matrix(streams.gram.row(unit), d);
             let Some((factor, _)) = factor(&gram, prior) else { continue };
             self.whiten(&streams.gram, &inverse(&factor));
             let own = &self.grams[unit * p..][..p];
             let apart = lower_median(self.grams.chunks_exact(p).map(|other| distance(other, own)).collect());
-            if best.as_ref().is_none_or(|(_, least)| apart < *least) {
-                best = Some((gram, apart));
+            if apart < best.1 {
+                best = (gram, apart);
             }
         }
         best
