@@ -1,0 +1,258 @@
+//! What is done for every unit, for some units at a time in the processor's wide registers. Every sum is formed in the same order on
+//! every machine, and has the same bits.
+
+use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::Inverse;
+
+/// Units that are worked on together.
+const LANES: usize = 8;
+
+/// Sums that are formed together, so that none waits for itself.
+const BLOCK: usize = 4;
+
+/// The same entry of as many units.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Lanes([f64; LANES]);
+
+const ZERO: Lanes = Lanes([0.0; LANES]);
+
+impl Lanes {
+    #[inline(always)]
+    fn add(&mut self, factor: f64, other: &Self) {
+        for l in 0..LANES {
+            self.0[l] += factor * other.0[l];
+        }
+    }
+
+    #[inline(always)]
+    fn add_product(&mut self, a: &Self, b: &Self) {
+        for l in 0..LANES {
+            self.0[l] += a.0[l] * b.0[l];
+        }
+    }
+
+    #[inline(always)]
+    fn scaled(mut self, factor: f64) -> Self {
+        for l in 0..LANES {
+            self.0[l] *= factor;
+        }
+        self
+    }
+
+    fn sum(&self) -> f64 {
+        self.0.iter().sum()
+    }
+}
+
+/// Work that is compiled for wide registers. A closure alone would not be: what calls it once is a function of its own.
+struct Wide<F>(F);
+
+impl<F: FnMut()> WithSimd for Wide<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, _: S) {
+        (self.0)();
+    }
+}
+
+/// The columns of some rows; lanes without a row stay as they are.
+#[inline(always)]
+fn transpose(rows: &[f64], length: usize, lanes: &mut [Lanes]) {
+    if rows.len() < LANES * length {
+        for (l, row) in rows.chunks_exact(length).enumerate() {
+            lanes.iter_mut().zip(row).for_each(|(lanes, value)| lanes.0[l] = *value);
+        }
+        return;
+    }
+    let (a, rest) = rows.split_at(length);
+    let (b, rest) = rest.split_at(length);
+    let (c, rest) = rest.split_at(length);
+    let (d, rest) = rest.split_at(length);
+    let (e, rest) = rest.split_at(length);
+    let (f, rest) = rest.split_at(length);
+    let (g, h) = rest.split_at(length);
+    for (i, lanes) in lanes[..length].iter_mut().enumerate() {
+        *lanes = Lanes([a[i], b[i], c[i], d[i], e[i], f[i], g[i], h[i]]);
+    }
+}
+
+#[inline(always)]
+fn transpose_back(lanes: &[Lanes], rows: &mut [f64], length: usize) {
+    for (l, row) in rows.chunks_exact_mut(length).enumerate() {
+        lanes.iter().zip(row).for_each(|(lanes, value)| *value = lanes.0[l % LANES]);
+    }
+}
+
+/// The full matrices of scaled packings.
+#[inline(always)]
+fn unpack(packed: &[Lanes], full: &mut [Lanes], d: usize) {
+    let mut rest = packed;
+    for i in 0..d {
+        let (row, below) = rest.split_at(d - i);
+        full[i * d + i] = row[0];
+        for (j, lanes) in row.iter().enumerate().skip(1) {
+            let lanes = lanes.scaled(FRAC_1_SQRT_2);
+            full[i * d + i + j] = lanes;
+            full[(i + j) * d + i] = lanes;
+        }
+        rest = below;
+    }
+}
+
+/// fᵀX, where X has as many columns as the sum.
+#[inline(always)]
+fn combine(sum: &mut [Lanes], factors: &[f64], rows: &[Lanes]) {
+    let length = sum.len();
+    let (blocks, rest) = sum.as_chunks_mut::<BLOCK>();
+    let whole = blocks.len() * BLOCK;
+    for (b, block) in blocks.iter_mut().enumerate() {
+        let mut sums = [ZERO; BLOCK];
+        for (factor, row) in factors.iter().zip(rows.chunks_exact(length)) {
+            let row = &row.as_chunks::<BLOCK>().0[b];
+            for w in 0..BLOCK {
+                sums[w].add(*factor, &row[w]);
+            }
+        }
+        *block = sums;
+    }
+    for (j, sum) in rest.iter_mut().enumerate() {
+        *sum = ZERO;
+        for (factor, row) in factors.iter().zip(rows.chunks_exact(length)) {
+            sum.add(*factor, &row[whole + j]);
+        }
+    }
+}
+
+/// Entries `first`, … of L⁻¹x.
+#[inline(always)]
+fn apply(inverse: &Inverse, x: &[Lanes], first: usize, image: &mut [Lanes]) {
+    let d = inverse.d;
+    let row = |i: usize| &inverse.rows[i * d..][..d];
+    let (blocks, rest) = image.as_chunks_mut::<BLOCK>();
+    let whole = first + blocks.len() * BLOCK;
+    for (b, block) in blocks.iter_mut().enumerate() {
+        let i = first + b * BLOCK;
+        let rows: [&[f64]; BLOCK] = [row(i), row(i + 1), row(i + 2), row(i + 3)];
+        let mut sums = [ZERO; BLOCK];
+        // The last row is the longest, the others end in zeros.
+        for (k, x) in x[..i + BLOCK].iter().enumerate() {
+            for w in 0..BLOCK {
+                sums[w].add(rows[w][k], x);
+            }
+        }
+        *block = sums;
+    }
+    for (w, image) in rest.iter_mut().enumerate() {
+        *image = ZERO;
+        row(whole + w)[..=whole + w].iter().zip(x).for_each(|(factor, x)| image.add(*factor, x));
+    }
+}
+
+/// L⁻¹VL⁻ᵀ of each V, in the scaled packing.
+pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
+    let d = inverse.d;
+    let p = d * (d + 1) / 2;
+    let [mut packed, mut full, mut half] = [p, d * d, d].map(|length| vec![ZERO; length]);
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            for (grams, whitened) in grams.chunks(LANES * p).zip(whitened.chunks_mut(LANES * p)) {
+                transpose(grams, p, &mut packed);
+                unpack(&packed, &mut full, d);
+                let mut rest = &mut packed[..];
+                for i in 0..d {
+                    combine(&mut half, &inverse.rows[i * d..][..=i], &full);
+                    let (row, below) = rest.split_at_mut(d - i);
+                    apply(inverse, &half, i, row);
+                    row[1..].iter_mut().for_each(|lanes| *lanes = lanes.scaled(SQRT_2));
+                    rest = below;
+                }
+                transpose_back(&packed, whitened, p);
+            }
+        },
+    ));
+}
+
+/// L⁻¹(v − Vθ) of each (V, v).
+pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inverse: &Inverse, theta: &[f64]) {
+    let d = inverse.d;
+    let p = d * (d + 1) / 2;
+    let [mut packed, mut full, mut image, mut lanes] = [p, d * d, d, d].map(|length| vec![ZERO; length]);
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            let blocks = grams.chunks(LANES * p).zip(sums.chunks(LANES * d)).zip(residuals.chunks_mut(LANES * d));
+            for ((grams, sums), residuals) in blocks {
+                transpose(grams, p, &mut packed);
+                unpack(&packed, &mut full, d);
+                combine(&mut image, theta, &full);
+                transpose(sums, d, &mut lanes);
+                for (image, sum) in image.iter_mut().zip(&lanes) {
+                    for l in 0..LANES {
+                        image.0[l] = sum.0[l] - image.0[l];
+                    }
+                }
+                apply(inverse, &image, 0, &mut lanes);
+                transpose_back(&lanes, residuals, d);
+            }
+        },
+    ));
+}
+
+/// (⟨q, z⟩ − c)² of each z.
+pub(super) fn deviations(residuals: &[f64], direction: &[f64], middle: f64, squares: &mut [f64]) {
+    let d = direction.len();
+    let mut z = vec![ZERO; d];
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            for (residuals, squares) in residuals.chunks(LANES * d).zip(squares.chunks_mut(LANES)) {
+                transpose(residuals, d, &mut z);
+                let mut along = Lanes([-middle; LANES]);
+                direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
+                squares.iter_mut().zip(along.0).for_each(|(square, along)| *square = along * along);
+            }
+        },
+    ));
+}
+
+/// The sums of w, w·y and w·yyᵀ, whose upper triangle is packed row by row, with y = z − origin, over all z of positive weight w.
+pub(super) fn moments(residuals: &[f64], weights: &[f64], origin: &[f64]) -> (f64, Vec<f64>, Vec<f64>) {
+    let d = origin.len();
+    let [mut y, mut sums, mut squares] = [d, d, d * (d + 1) / 2].map(|length| vec![ZERO; length]);
+    let mut total = ZERO;
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            for (residuals, weights) in residuals.chunks(LANES * d).zip(weights.chunks(LANES)) {
+                transpose(residuals, d, &mut y);
+                let mut weight = ZERO;
+                match weights.first_chunk() {
+                    Some(weights) => weight.0 = *weights,
+                    None => weight.0.iter_mut().zip(weights).for_each(|(lane, weight)| *lane = *weight),
+                }
+                total.add(1.0, &weight);
+                for (y, origin) in y.iter_mut().zip(origin) {
+                    for l in 0..LANES {
+                        y.0[l] = if weight.0[l] > 0.0 { y.0[l] - origin } else { 0.0 };
+                    }
+                }
+                let mut rest = &mut squares[..];
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    let mut weighted = ZERO;
+                    weighted.add_product(&weight, &y[i]);
+                    sum.add(1.0, &weighted);
+                    let (row, below) = rest.split_at_mut(d - i);
+                    row.iter_mut().zip(&y[i..]).for_each(|(square, y)| square.add_product(&weighted, y));
+                    rest = below;
+                }
+            }
+        },
+    ));
+    (total.sum(), sums.iter().map(Lanes::sum).collect(), squares.iter().map(Lanes::sum).collect())
+}
