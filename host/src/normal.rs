@@ -30,6 +30,13 @@ pub(crate) fn trimmed_variance(share: f64) -> f64 {
     1.0 - 2.0 * edge * density(edge) / (1.0 - share)
 }
 
+/// The median length of vectors of which a share 1 − a has a standard normal distribution in d dimensions and all others are longer: the
+/// 1/(2(1 − a)) quantile of the former, by Wilson and Hilferty's approximation of χ².
+pub(crate) fn median_length(d: f64, a: f64) -> f64 {
+    let variance = 2.0 / (9.0 * d);
+    (d * (1.0 - variance + quantile(0.5 / (1.0 - a)) * variance.sqrt()).powi(3)).sqrt()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +58,18 @@ mod tests {
             let second: f64 = (0..100_000).map(|k| (f64::from(k) + 0.5) * step).map(|x| x * x * density(x)).sum();
             let expected = 2.0 * second * step / (1.0 - share);
             assert!((trimmed_variance(share) - expected).abs() < 1e-5, "{share}: {}", trimmed_variance(share));
+        }
+    }
+
+    /// Against the integral of the density of the length.
+    #[test]
+    fn median_lengths() {
+        for (d, a) in [(2, 0.0), (4, 0.3), (8, 0.0), (8, 0.3), (8, 0.45), (32, 0.3)] {
+            let density = |x: f64| x.powi(d - 1) * (-x * x / 2.0).exp();
+            let lengths = || (0..200_000).map(|k| (f64::from(k) + 0.5) * 1e-4);
+            let share = lengths().take_while(|x| *x < median_length(d.into(), a)).map(density).sum::<f64>()
+                / lengths().map(density).sum::<f64>();
+            assert!((share - 0.5 / (1.0 - a)).abs() < 2e-3, "{d}, {a}: {share}");
         }
     }
 }

@@ -133,6 +133,7 @@ struct Found {
     mean: DMatrix<f64>,
     spread: DMatrix<f64>,
     taken: f64,
+    noise: f64,
     weights: Vec<f64>,
 }
 
@@ -142,26 +143,54 @@ fn filter(z: &[DMatrix<f64>], a: f64) -> Found {
     let distances: Vec<f64> = z.iter().map(|z| (z - &centre).norm()).collect();
     let mut sorted = distances.clone();
     sorted.sort_by(f64::total_cmp);
-    let far = (1.5 * sorted[(z.len() - 1) / 2]).max(R * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()));
+    let noise = R.max(sorted[(z.len() - 1) / 2] / typical_distance(z[0].len(), a));
+    let far = noise * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
     let mut w: Vec<f64> = distances.iter().map(|distance| f64::from(*distance <= far)).collect();
     let near: f64 = w.iter().sum();
+    let least = (n * (1.0 - 2.0 * a)).max(n / 4.0);
+    let edge = |total: f64| (1.0 + (d / total).sqrt()).powi(2);
     let mut visited: Vec<(f64, DMatrix<f64>, DMatrix<f64>, f64)> = Vec::new();
     loop {
         let (total, mean, spread) = moments(z, &w);
-        let edge = (1.0 + (d / total).sqrt()).powi(2);
         let (value, q) = top(&spread);
-        if value <= 1.1 * edge * R * R {
-            return Found { mean, spread, taken: near - total, weights: w };
+        let found = |mean, spread, taken, weights| Found { mean, spread, taken, noise, weights };
+        if value <= 1.1 * edge(total) * noise * noise {
+            return found(mean, spread, near - total, w);
         }
-        let s: Vec<f64> = z.iter().map(|z| (z - &mean).dot(&q).powi(2)).collect();
-        let most = s.iter().zip(&w).filter(|(_, w)| **w > 0.0).map(|(s, _)| *s).fold(0.0, f64::max);
-        visited.push((value / edge, mean, spread, near - total));
-        w.iter_mut().zip(&s).for_each(|(w, s)| *w *= (1.0 - s / most).max(0.0));
-        if w.iter().sum::<f64>() < (n * (1.0 - 2.0 * a)).max(n / 4.0) {
-            let (_, mean, spread, taken) = visited.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-            return Found { mean, spread, taken, weights: w };
+        let second = top(&(&spread - &q * q.transpose() * value)).0;
+        visited.push((value / edge(total), mean, spread, near - total));
+        for turn in 0.. {
+            let (total, mean, spread) = moments(z, &w);
+            let variance = (&spread * &q).dot(&q);
+            if turn > 0 && variance <= second.max(1.1 * edge(total) * noise * noise) {
+                break;
+            }
+            let s: Vec<f64> = z.iter().map(|z| (z - &mean).dot(&q).powi(2)).collect();
+            let most = s.iter().zip(&w).filter(|(_, w)| **w > 0.0).map(|(s, _)| *s).fold(0.0, f64::max);
+            let lower: Vec<f64> = w.iter().zip(&s).map(|(w, s)| w * (1.0 - s / most).max(0.0)).collect();
+            if lower.iter().sum::<f64>() < least && turn == 0 {
+                let (_, mean, spread, taken) = visited.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+                return found(mean, spread, taken, w);
+            }
+            if lower.iter().sum::<f64>() < least {
+                break;
+            }
+            w = lower;
         }
     }
+}
+
+/// The length below which half of all points are if a share 1 − a is a standard normal cloud and the others are far away; χ² by its cube root,
+/// which is nearly normal (Wilson and Hilferty), and the normal quantile by summation.
+fn typical_distance(d: usize, a: f64) -> f64 {
+    let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    let (mut quantile, mut below) = (0.0, 0.5);
+    while below < 0.5 / (1.0 - a) {
+        below += density(quantile + 5e-7) * 1e-6;
+        quantile += 1e-6;
+    }
+    let unit = 2.0 / (9.0 * d as f64);
+    (d as f64 * (1.0 - unit + quantile * unit.sqrt()).powi(3)).sqrt()
 }
 
 fn outer(parts: [DMatrix<f64>; 3]) -> DMatrix<f64> {
@@ -201,7 +230,7 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
     let design = &gram + &identity * lambda;
     let root = power(&design, -0.5);
     let mut theta = DVector::zeros(d);
-    let (mut spread, mut taken, mut weights) = (DMatrix::zeros(d, d), 0.0, Vec::new());
+    let (mut spread, mut taken, mut noise, mut weights) = (DMatrix::zeros(d, d), 0.0, R, Vec::new());
     for round in 0..6 {
         let z: Vec<DMatrix<f64>> = agents
             .iter()
@@ -212,7 +241,7 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
             median(&z)
         } else {
             let found = filter(&z, a);
-            (spread, taken, weights) = (found.spread, found.taken, found.weights);
+            (spread, taken, noise, weights) = (found.spread, found.taken, found.noise, found.weights);
             found.mean
         };
         let step = mean.column(0) - &root * &theta * lambda;
@@ -228,7 +257,7 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
     let hidden = (&spread - (&identity - &prior) * ((1.0 - a) * edge * left * R * R)).symmetric_eigen();
     let positive = DMatrix::from_diagonal(&hidden.eigenvalues.map(|value| value.max(0.0) * a / (1.0 - a)));
     let hidden = &hidden.eigenvectors * positive * hidden.eigenvectors.transpose();
-    let noise = &identity * (R * R * ((d as f64).sqrt() + 2.0).powi(2) / honest);
+    let noise = &identity * (noise * noise * ((d as f64).sqrt() + 2.0).powi(2) / honest);
     let moved = a / (1.0 - 2.0 * a).sqrt() * apart;
     let width = outer([hidden, noise, prior * lambda]) * (1.0 + moved).powi(2);
     let total: f64 = weights.iter().sum();

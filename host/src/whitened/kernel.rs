@@ -21,6 +21,17 @@ struct Lanes([f64; LANES]);
 const ZERO: Lanes = Lanes([0.0; LANES]);
 
 impl Lanes {
+    /// Some numbers; lanes without one are 0.
+    #[inline(always)]
+    fn load(numbers: &[f64]) -> Self {
+        let mut lanes = ZERO;
+        match numbers.first_chunk() {
+            Some(numbers) => lanes.0 = *numbers,
+            None => lanes.0.iter_mut().zip(numbers).for_each(|(lane, number)| *lane = *number),
+        }
+        lanes
+    }
+
     #[inline(always)]
     fn add(&mut self, factor: f64, other: &Self) {
         for l in 0..LANES {
@@ -178,47 +189,109 @@ pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
     ));
 }
 
+/// For each row of Vθ, where in the scaled packing of V its entries are, and what they are multiplied by.
+fn terms(theta: &[f64]) -> Vec<(usize, f64)> {
+    let d = theta.len();
+    let term = |i: usize, j: usize| {
+        let (above, below) = (i.min(j), i.max(j));
+        (above * (2 * d - above - 1) / 2 + below, theta[j] * if i == j { 1.0 } else { FRAC_1_SQRT_2 })
+    };
+    (0..d * d).map(|place| term(place / d, place % d)).collect()
+}
+
 /// L⁻¹(v − Vθ) of each (V, v).
 pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inverse: &Inverse, theta: &[f64]) {
     let d = inverse.d;
     let p = d * (d + 1) / 2;
-    let [mut packed, mut full, mut image, mut lanes] = [p, d * d, d, d].map(|length| vec![ZERO; length]);
+    let terms = terms(theta);
+    let [mut packed, mut apart, mut lanes] = [p, d, d].map(|length| vec![ZERO; length]);
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
             let blocks = grams.chunks(LANES * p).zip(sums.chunks(LANES * d)).zip(residuals.chunks_mut(LANES * d));
             for ((grams, sums), residuals) in blocks {
                 transpose(grams, p, &mut packed);
-                unpack(&packed, &mut full, d);
-                combine(&mut image, theta, &full);
-                transpose(sums, d, &mut lanes);
-                for (image, sum) in image.iter_mut().zip(&lanes) {
-                    for l in 0..LANES {
-                        image.0[l] = sum.0[l] - image.0[l];
-                    }
+                transpose(sums, d, &mut apart);
+                for (apart, terms) in apart.iter_mut().zip(terms.chunks_exact(d)) {
+                    let mut sum = *apart;
+                    terms.iter().for_each(|(place, factor)| sum.add(-factor, &packed[*place]));
+                    *apart = sum;
                 }
-                apply(inverse, &image, 0, &mut lanes);
+                apply(inverse, &apart, 0, &mut lanes);
                 transpose_back(&lanes, residuals, d);
             }
         },
     ));
 }
 
-/// (⟨q, z⟩ − c)² of each z.
-pub(super) fn deviations(residuals: &[f64], direction: &[f64], middle: f64, squares: &mut [f64]) {
+/// ⟨q, z⟩ − c of each z.
+pub(super) fn along(residuals: &[f64], direction: &[f64], middle: f64, numbers: &mut [f64]) {
     let d = direction.len();
     let mut z = vec![ZERO; d];
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            for (residuals, squares) in residuals.chunks(LANES * d).zip(squares.chunks_mut(LANES)) {
+            for (residuals, numbers) in residuals.chunks(LANES * d).zip(numbers.chunks_mut(LANES)) {
                 transpose(residuals, d, &mut z);
                 let mut along = Lanes([-middle; LANES]);
                 direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
-                squares.iter_mut().zip(along.0).for_each(|(square, along)| *square = along * along);
+                numbers.iter_mut().zip(along.0).for_each(|(number, along)| *number = along);
             }
         },
     ));
+}
+
+/// Numbers with weights.
+pub(super) struct Line {
+    pub(super) weight: f64,
+    pub(super) mean: f64,
+    pub(super) variance: f64,
+    /// The largest squared distance from the mean of a number with weight.
+    pub(super) farthest: f64,
+}
+
+/// w ← w(1 − (y − c)²/s), where that is positive, for numbers y that are around 0; and what this makes of them.
+pub(super) fn lower(numbers: &[f64], weights: &mut [f64], centre: f64, scale: f64) -> Line {
+    let mut sums = [ZERO; 5];
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            let [mut total, mut sum, mut squares] = [ZERO; 3];
+            let [mut low, mut high] = [f64::INFINITY, f64::NEG_INFINITY].map(|bound| Lanes([bound; LANES]));
+            for (numbers, weights) in numbers.chunks(LANES).zip(weights.chunks_mut(LANES)) {
+                let (y, mut weight) = (Lanes::load(numbers), Lanes::load(weights));
+                for l in 0..LANES {
+                    let away = y.0[l] - centre;
+                    // By division, so that nothing is left where (y − c)² is s.
+                    let kept = 1.0 - away * away / scale;
+                    weight.0[l] *= if kept > 0.0 { kept } else { 0.0 };
+                }
+                total.add(1.0, &weight);
+                let mut weighted = ZERO;
+                weighted.add_product(&weight, &y);
+                sum.add(1.0, &weighted);
+                squares.add_product(&weighted, &y);
+                for l in 0..LANES {
+                    let below = if weight.0[l] > 0.0 { y.0[l] } else { f64::INFINITY };
+                    low.0[l] = if below < low.0[l] { below } else { low.0[l] };
+                    let above = if weight.0[l] > 0.0 { y.0[l] } else { f64::NEG_INFINITY };
+                    high.0[l] = if above > high.0[l] { above } else { high.0[l] };
+                }
+                match weights.first_chunk_mut() {
+                    Some(weights) => *weights = weight.0,
+                    None => weights.iter_mut().zip(weight.0).for_each(|(to, weight)| *to = weight),
+                }
+            }
+            sums = [total, sum, squares, low, high];
+        },
+    ));
+    let [total, sum, squares, low, high] = sums;
+    let weight = total.sum();
+    let mean = sum.sum() / weight;
+    let low = low.0.into_iter().fold(f64::INFINITY, f64::min);
+    let high = high.0.into_iter().fold(f64::NEG_INFINITY, f64::max);
+    let farthest = (high - mean).max(mean - low).powi(2);
+    Line { weight, mean, variance: squares.sum() / weight - mean * mean, farthest }
 }
 
 /// The sums of w, w·y and w·yyᵀ, whose upper triangle is packed row by row, with y = z − origin, over all z of positive weight w.
@@ -231,11 +304,7 @@ pub(super) fn moments(residuals: &[f64], weights: &[f64], origin: &[f64]) -> (f6
         || {
             for (residuals, weights) in residuals.chunks(LANES * d).zip(weights.chunks(LANES)) {
                 transpose(residuals, d, &mut y);
-                let mut weight = ZERO;
-                match weights.first_chunk() {
-                    Some(weights) => weight.0 = *weights,
-                    None => weight.0.iter_mut().zip(weights).for_each(|(lane, weight)| *lane = *weight),
-                }
+                let weight = Lanes::load(weights);
                 total.add(1.0, &weight);
                 for (y, origin) in y.iter_mut().zip(origin) {
                     for l in 0..LANES {

@@ -52,15 +52,16 @@ pub struct Assumptions {
 ///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
 /// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
 ///    median in the first round and the filter from then on. Done when m moves θ by no more than R/100 in the norm of Λ.
-/// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R(√d + √(2 ln 10n)) and than 3/2 of
-///    the median distance. While the largest
-///    eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R², W being the sum of weights: s_i is the square of
-///    z_i − m along its eigenvector, and w_i ← w_i(1 − s_i/max s). If less than max(n(1 − 2a), n/4) of W would be left, or after
+/// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′(√d + √(2 ln 10n)). R′ is R, or
+///    more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
+///    have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
+///    weights go down along its eigenvector: with s_i the square of z_i − m there, w_i ← w_i(1 − s_i/max s), again until the variance there is no
+///    more than that, or than the second eigenvalue was. If less than max(n(1 − 2a), n/4) of W would be left, or after
 ///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
 /// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of three (see `outer_sum`). What liars can do that C
 ///    does not show, a/(1 − a)·(C − (1 − a)γR²(I − λL⁻¹L⁻ᵀ))₊ with γ = (1 − √(d/(1 − a)n))²₊ times what is left of a normal
 ///    variance if half of what the filter took was taken from honest units, at their extremes; the noise of honest units, a ball of
-///    radius R(√d + 2)/√((1 − a)n); the bias, λ²S²L⁻¹L⁻ᵀ. They bound L⁻¹(V̄ + λI)(θ* − θ), where V̄ is the honest units' mean with
+///    radius R′(√d + 2)/√((1 − a)n); the bias, λ²S²L⁻¹L⁻ᵀ. They bound L⁻¹(V̄ + λI)(θ* − θ), where V̄ is the honest units' mean with
 ///    weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, and Λ where that is more.
 ///
 /// If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
@@ -81,7 +82,7 @@ pub struct Whitened {
     /// The z_i.
     residuals: Vec<f64>,
     weights: Vec<f64>,
-    /// Squared, along a direction of the filter.
+    /// Of the z_i, from their median or along a direction of the filter.
     deviations: Vec<f64>,
 }
 
@@ -144,14 +145,13 @@ impl Whitened {
         let mean = self.centre == Centre::Mean;
         let first = if mean { Mean.aggregate(&streams.gram)? } else { self.raw.aggregate(&streams.gram)? };
         let (mut gram, mut apart) = (symmetric::matrix(&first.point, d), 0.0);
-        let last = if mean { 0 } else { 1 };
-        for turn in 0..=last {
+        for turn in if mean { 1..2 } else { 0..2 } {
             let Some((factor, _)) = factor(&gram, prior) else { break };
             self.whiten(&streams.gram, &inverse(&factor));
             let Ok(points) = Points::new(&self.grams[..], p) else { break };
             let relative = if mean { Mean.aggregate(&points)? } else { self.relative.aggregate(&points)? }.point;
             gram = symmetrised(&factor * symmetric::matrix(&relative, d) * factor.transpose());
-            if turn == last {
+            if turn == 1 {
                 apart = lower_median(points.rows().map(|row| distance(row, &relative)).collect());
             }
         }
@@ -239,7 +239,13 @@ impl Whitened {
         let offset = DVector::from_vec(sum) / total;
         let squares: Vec<f64> = symmetric::scaled(&squares, d).collect();
         let spread = symmetric::matrix(&squares, d) / total - &offset * offset.transpose();
-        Cloud { mean: DVector::from_column_slice(origin) + offset, spread, weight: total, taken: 0.0 }
+        Cloud {
+            mean: DVector::from_column_slice(origin) + offset,
+            spread,
+            weight: total,
+            noise: self.assumptions.noise,
+            taken: 0.0,
+        }
     }
 
     /// Step 3.
@@ -249,33 +255,29 @@ impl Whitened {
         let n = self.residuals.len() as f64 / d as f64;
         self.deviations.clear();
         self.deviations.extend(self.residuals.chunks_exact(d).map(|row| distance(row, centre.as_slice())));
-        let usual = noise * ((d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
-        // Never most of them, whatever the noise: fewer than half are corrupted.
-        let far = usual.max(1.5 * lower_median(self.deviations.clone()));
+        let noise = noise.max(lower_median(self.deviations.clone()) / normal::median_length(d as f64, a));
+        let far = noise * ((d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
         self.weights.clear();
         self.weights.extend(self.deviations.iter().map(|distance| f64::from(*distance <= far)));
         let near: f64 = self.weights.iter().sum();
         let least = (n * (1.0 - 2.0 * a)).max(n / 4.0);
+        let edge = |weight: f64| (1.0 + (d as f64 / weight).sqrt()).powi(2);
+        let limit = |weight: f64| SLACK * edge(weight) * noise * noise;
         let mut best: Option<(f64, Cloud)> = None;
         for _ in 0..PASSES {
             let mut cloud = self.weighted(centre.as_slice());
-            cloud.taken = near - cloud.weight;
-            let edge = (1.0 + (d as f64 / cloud.weight).sqrt()).powi(2);
+            (cloud.taken, cloud.noise) = (near - cloud.weight, noise);
             let (value, direction) = largest_eigenpair(&cloud.spread);
-            if value <= SLACK * edge * noise * noise {
+            if value <= limit(cloud.weight) {
                 return Ok(cloud);
             }
-            let middle = cloud.mean.dot(&direction);
-            kernel::deviations(&self.residuals, direction.as_slice(), middle, &mut self.deviations);
-            let weighted = self.deviations.iter().zip(&self.weights).filter(|(_, weight)| **weight > 0.0);
-            let most = weighted.map(|(deviation, _)| *deviation).fold(0.0, f64::max);
-            if best.as_ref().is_none_or(|(least, _)| value / edge < *least) {
-                best = Some((value / edge, cloud));
+            kernel::along(&self.residuals, direction.as_slice(), cloud.mean.dot(&direction), &mut self.deviations);
+            let second = largest_eigenpair(&(&cloud.spread - &direction * direction.transpose() * value)).0;
+            let relative = value / edge(cloud.weight);
+            if best.as_ref().is_none_or(|(least, _)| relative < *least) {
+                best = Some((relative, cloud));
             }
-            for (deviation, weight) in self.deviations.iter().zip(&mut self.weights) {
-                *weight *= (1.0 - deviation / most).max(0.0);
-            }
-            if !(self.weights.iter().sum::<f64>() >= least) {
+            if !lower(&self.deviations, &mut self.weights, |weight| limit(weight).max(second), least) {
                 break;
             }
         }
@@ -298,7 +300,7 @@ impl Whitened {
         let left = normal::trimmed_variance((0.5 * cloud.taken / honest).min(0.9));
         let shown = (ball(1.0) - prior) * ((1.0 - a) * edge * left * noise * noise);
         let hidden = positive_part(&symmetrised(&cloud.spread - shown)) * (a / (1.0 - a));
-        outer_sum(&[hidden, ball(noise * (d.sqrt() + TAIL) / honest.sqrt()), bias])
+        outer_sum(&[hidden, ball(cloud.noise * (d.sqrt() + TAIL) / honest.sqrt()), bias])
     }
 
     /// The inverse of what the units that are left have explored, in the coordinates of the z_i: I where that is no less than Λ.
@@ -404,6 +406,8 @@ struct Cloud {
     mean: DVector<f64>,
     spread: DMatrix<f64>,
     weight: f64,
+    /// R′.
+    noise: f64,
     /// What the filter took of the weight of those that are near.
     taken: f64,
 }
@@ -411,8 +415,23 @@ struct Cloud {
 impl Cloud {
     /// A point of which nothing else is known.
     fn at(mean: DVector<f64>) -> Self {
-        Self { spread: DMatrix::zeros(mean.len(), mean.len()), mean, weight: 0.0, taken: 0.0 }
+        Self { spread: DMatrix::zeros(mean.len(), mean.len()), mean, weight: 0.0, noise: 0.0, taken: 0.0 }
     }
+}
+
+/// Lowers the weights of numbers, those of the farthest from their mean most, until their variance is at most what `limit` allows for the
+/// weight that is left; whether any was lowered before less than `least` would have been left.
+fn lower(numbers: &[f64], weights: &mut [f64], limit: impl Fn(f64) -> f64, least: f64) -> bool {
+    let mut line = kernel::lower(numbers, weights, 0.0, f64::INFINITY);
+    for turn in 0..PASSES {
+        // Σw(1 − s/max s), where Σws/Σw is the variance.
+        let left = line.weight * (1.0 - line.variance / line.farthest);
+        if (turn > 0 && line.variance <= limit(line.weight)) || !(left >= least) {
+            return turn > 0;
+        }
+        line = kernel::lower(numbers, weights, line.mean, line.farthest);
+    }
+    true
 }
 
 /// L with LLᵀ = G + λI, and how many eigenvalues of G had to be raised so that this is at least λ/2: none without noise,
