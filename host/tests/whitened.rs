@@ -222,7 +222,11 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
         let relative = relative(&power(&design, -0.5));
         let centre = median(&relative);
         apart = median_distance(&relative, &centre);
+        let moved = &centre - power(&design, -0.5) * &gram * power(&design, -0.5);
         gram = power(&design, 0.5) * centre * power(&design, 0.5);
+        if moved.norm() <= 0.01 {
+            break;
+        }
     }
     if centre == Centre::Medoid {
         (gram, apart) = medoid(&grams, lambda);

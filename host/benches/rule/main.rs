@@ -23,8 +23,8 @@ fn main() {
     let mut table = Table::new(title, columns);
     let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be had");
     for (n, d) in [(100, 8), (1000, 8), (10_000, 8), (1000, 32)] {
-        for (name, push) in [("none", 0.0), ("near", 1.0), ("far", 100.0)] {
-            let streams = streams(n, d, push);
+        for (name, push) in [("none", 0.0), ("near", 1.0), ("far", 100.0), ("gram", 1.0)] {
+            let streams = streams(n, d, push, name == "gram");
             let runs = (2_000_000 / (n * d * d)).clamp(3, 100);
             let [median, plain, filter] = one.install(|| {
                 rules().map(|mut rule| {
@@ -46,7 +46,7 @@ fn main() {
 
 const HEAD: &str = "\
 Gram matrices of 200 steps each, and liars of which all add the same to their feature sum: `near` 3 deviations of an honest one,
-`far` 300. The paper's rule has the calibrated schedule.
+`far` 300; those of `gram` are `near`, and claim to have explored one direction only. The paper's rule has the calibrated schedule.
 ";
 
 fn rules() -> [Box<dyn Rule>; 3] {
@@ -61,7 +61,7 @@ fn rules() -> [Box<dyn Rule>; 3] {
 }
 
 /// Sums of 200 steps with actions on the sphere, θ* = e₁ and R = 1/2.
-fn streams(n: usize, d: usize, push: f64) -> Streams {
+fn streams(n: usize, d: usize, push: f64, one_direction: bool) -> Streams {
     let mut rng = Pcg64::seed_from_u64(1);
     let mut streams = Streams::zeros(n, d).expect("a dimension");
     for unit in 0..n {
@@ -77,6 +77,10 @@ fn streams(n: usize, d: usize, push: f64) -> Streams {
         }
         if unit % 10 < 3 {
             sum[0] -= push * 3.0 * 0.5 * (200.0 / d as f64).sqrt();
+            if one_direction {
+                gram.fill(0.0);
+                gram[0] = 200.0;
+            }
         }
         streams.add(unit, &gram, &sum);
     }

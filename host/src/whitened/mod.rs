@@ -47,8 +47,8 @@ pub struct Assumptions {
 
 /// The rules `whitened-filter` and `whitened-median`, for n units, a share a of which may be corrupted:
 ///
-/// 1. G is the geometric median of the V̂_i. Twice: with Λ = G + λI = LLᵀ, G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all
-///    directions count alike. Λ = G + λI, where λ = [`LAMBDA`]. With
+/// 1. G is the geometric median of the V̂_i. Twice, or once if that moves it by no more than [`SETTLED`]: with Λ = G + λI = LLᵀ,
+///    G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all directions count alike. Λ = G + λI, where λ = [`LAMBDA`]. With
 ///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
 /// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
 ///    median in the first round and the filter from then on. Done when m moves θ by no more than R/100 in the norm of Λ.
@@ -107,6 +107,9 @@ const THINNEST: f64 = 0.05;
 /// Of medians that only choose coordinates.
 const COARSE: Tolerance = Tolerance::Relative(1e-3);
 
+/// How far the median of the Gram matrices may move, relative to itself, and be taken as it is.
+pub const SETTLED: f64 = 0.01;
+
 const FINE: Tolerance = Tolerance::Relative(1e-6);
 
 /// Rows that a thread takes at a time.
@@ -145,14 +148,18 @@ impl Whitened {
         let mean = self.centre == Centre::Mean;
         let first = if mean { Mean.aggregate(&streams.gram)? } else { self.raw.aggregate(&streams.gram)? };
         let (mut gram, mut apart) = (symmetric::matrix(&first.point, d), 0.0);
-        for turn in if mean { 1..2 } else { 0..2 } {
+        for _ in 0..if mean { 1 } else { 2 } {
             let Some((factor, _)) = factor(&gram, prior) else { break };
-            self.whiten(&streams.gram, &inverse(&factor));
+            let inverse = inverse(&factor);
+            self.whiten(&streams.gram, &inverse);
             let Ok(points) = Points::new(&self.grams[..], p) else { break };
             let relative = if mean { Mean.aggregate(&points)? } else { self.relative.aggregate(&points)? }.point;
-            gram = symmetrised(&factor * symmetric::matrix(&relative, d) * factor.transpose());
-            if turn == 1 {
-                apart = lower_median(points.rows().map(|row| distance(row, &relative)).collect());
+            apart = lower_median(points.rows().map(|row| distance(row, &relative)).collect());
+            let (rows, relative) = (inverse.matrix(), symmetric::matrix(&relative, d));
+            let moved = (&relative - &rows * gram * rows.transpose()).norm();
+            gram = symmetrised(&factor * relative * factor.transpose());
+            if moved <= SETTLED {
+                break;
             }
         }
         Ok((gram, apart))
