@@ -106,10 +106,15 @@ fn median_distance(points: &[DMatrix<f64>], centre: &DMatrix<f64>) -> f64 {
     distances[(points.len() - 1) / 2]
 }
 
+fn weighted(points: &[DMatrix<f64>], weights: &[f64]) -> DMatrix<f64> {
+    points.iter().zip(weights).map(|(point, weight)| point * *weight).sum::<DMatrix<f64>>()
+        / weights.iter().sum::<f64>()
+}
+
 /// Mean and covariance with weights.
 fn moments(z: &[DMatrix<f64>], w: &[f64]) -> (f64, DMatrix<f64>, DMatrix<f64>) {
     let total: f64 = w.iter().sum();
-    let mean = z.iter().zip(w).map(|(z, w)| z * *w).sum::<DMatrix<f64>>() / total;
+    let mean = weighted(z, w);
     let spread = z.iter().zip(w).map(|(z, w)| (z - &mean) * (z - &mean).transpose() * *w).sum::<DMatrix<f64>>() / total;
     (total, mean, spread)
 }
@@ -249,8 +254,11 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
             found.mean
         };
         let step = mean.column(0) - &root * &theta * lambda;
-        theta += &root * &step;
-        if round > 0 && step.norm() <= 0.01 * R {
+        let own = if round == 0 { design.clone() } else { weighted(&grams, &weights) + &identity * lambda };
+        let step = power(&design, 0.5) * step;
+        let moved = own.cholesky().unwrap().solve(&step);
+        theta += &moved;
+        if round > 0 && moved.dot(&step).sqrt() <= 0.01 * R {
             break;
         }
     }
@@ -264,9 +272,7 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
     let noise = &identity * (noise * noise * ((d as f64).sqrt() + 2.0).powi(2) / honest);
     let moved = a / (1.0 - 2.0 * a).sqrt() * apart;
     let width = outer([hidden, noise, prior * lambda]) * (1.0 + moved).powi(2);
-    let total: f64 = weights.iter().sum();
-    let mean = grams.iter().zip(&weights).map(|(gram, weight)| gram * (weight / total)).sum::<DMatrix<f64>>();
-    let explored = (&root * (mean + &identity * lambda) * &root / (1.0 - a)).symmetric_eigen();
+    let explored = (&root * (weighted(&grams, &weights) + &identity * lambda) * &root / (1.0 - a)).symmetric_eigen();
     let thin = DMatrix::from_diagonal(&explored.eigenvalues.map(|value| 1.0 / value.clamp(0.05, 1.0)));
     let thin = &explored.eigenvectors * thin * explored.eigenvectors.transpose();
     (theta, &root * &thin * width * thin * &root)

@@ -51,7 +51,8 @@ pub struct Assumptions {
 ///    G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all directions count alike. Λ = G + λI, where λ = [`LAMBDA`]. With
 ///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
 /// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
-///    median in the first round and the filter from then on. Done when m moves θ by no more than R/100 in the norm of Λ.
+///    median in the first round and the filter from then on, with the mean of the V̂_i by its weights, plus λI, in place of Λ: if weights stay,
+///    one round is enough. Done when m moves θ by no more than R/100 in the norm of that matrix.
 /// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′(√d + √(2 ln 10n)). R′ is R, or
 ///    more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
 ///    have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
@@ -203,16 +204,16 @@ impl Whitened {
         self.residuals.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
     }
 
-    /// θ, and the z_i that it was made of.
+    /// θ, the z_i that it was made of, and what these units have explored, if they have weights.
     fn solve(
         &mut self,
         streams: &Streams,
         Metric { factor, design, lambda }: &Metric,
-    ) -> Result<(DVector<f64>, Cloud), AggregateError> {
+    ) -> Result<(DVector<f64>, Cloud, Option<DMatrix<f64>>), AggregateError> {
         let d = streams.dimension();
         let inverse = inverse(factor);
         let mut theta = DVector::zeros(d);
-        let mut last = Cloud::at(DVector::zeros(d));
+        let (mut last, mut explored) = (Cloud::at(DVector::zeros(d)), None);
         for round in 0..ROUNDS {
             self.residuals(streams, &inverse, &theta);
             let centre = match self.centre {
@@ -224,14 +225,26 @@ impl Whitened {
                 Centre::Filter | Centre::Medoid | Centre::Median => Cloud::at(self.median(d)?),
             };
             let step = factor * &centre.mean - &theta * *lambda;
-            let moved = design.solve(&step);
+            explored = if centre.weight > 0.0 { self.explored(streams, *lambda) } else { None };
+            let own = explored.clone().and_then(DMatrix::cholesky);
+            let moved = own.as_ref().unwrap_or(design).solve(&step);
             theta += &moved;
             last = centre;
             if round > 0 && moved.dot(&step) <= (0.01 * self.assumptions.noise).powi(2) {
                 break;
             }
         }
-        Ok((theta, last))
+        Ok((theta, last, explored))
+    }
+
+    /// The mean of the V̂_i with the filter's last weights, plus λI.
+    fn explored(&self, streams: &Streams, lambda: f64) -> Option<DMatrix<f64>> {
+        let total: f64 = self.weights.iter().sum();
+        let mut mean = vec![0.0; streams.gram.dimension()];
+        for (gram, weight) in streams.gram.rows().zip(&self.weights) {
+            mean.iter_mut().zip(gram).for_each(|(mean, value)| *mean += weight / total * value);
+        }
+        (total > 0.0).then(|| symmetric::shifted(&symmetric::matrix(&mean, streams.dimension()), lambda))
     }
 
     fn median(&mut self, d: usize) -> Result<DVector<f64>, AggregateError> {
@@ -311,24 +324,14 @@ impl Whitened {
     }
 
     /// The inverse of what the units that are left have explored, in the coordinates of the z_i: I where that is no less than Λ.
-    fn thinned(&self, streams: &Streams, Metric { factor, lambda, .. }: &Metric) -> Option<DMatrix<f64>> {
-        let (d, p) = (streams.dimension(), streams.gram.dimension());
-        let total: f64 = self.weights.iter().sum();
-        if self.centre == Centre::Median || !(total > 0.0) {
-            return None;
-        }
-        let mut mean = vec![0.0; p];
-        for (gram, weight) in streams.gram.rows().zip(&self.weights) {
-            mean.iter_mut().zip(gram).for_each(|(mean, value)| *mean += weight / total * value);
-        }
+    fn thinned(&self, factor: &DMatrix<f64>, explored: &DMatrix<f64>) -> DMatrix<f64> {
         let rows = inverse(factor).matrix();
-        let left = symmetrised(&rows * symmetric::shifted(&symmetric::matrix(&mean, d), *lambda) * rows.transpose());
-        let mut thin = DMatrix::zeros(d, d);
-        for (value, vector) in symmetric::eigenpairs(&left) {
+        let mut thin = explored * 0.0;
+        for (value, vector) in symmetric::eigenpairs(&symmetrised(&rows * explored * rows.transpose())) {
             let value = (value / (1.0 - self.assumptions.corruption)).clamp(THINNEST, 1.0);
             thin.ger(1.0 / value, &vector, &vector, 1.0);
         }
-        Some(thin)
+        thin
     }
 
     /// θ and its parameters, if a device can use them, and how many eigenvalues were raised for that.
@@ -338,12 +341,12 @@ impl Whitened {
         metric: &Metric,
         apart: f64,
     ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
-        let (theta, cloud) = self.solve(streams, metric)?;
+        let (theta, cloud, explored) = self.solve(streams, metric)?;
         // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that.
         let moved = if self.assumptions.stream_noise.is_none() { self.kappa() * apart } else { 0.0 };
         let wider = (1.0 + moved).powi(2);
         let width = self.width(metric, &cloud, streams.gram.len() as f64) * wider;
-        let width = match self.thinned(streams, metric) {
+        let width = match explored.map(|explored| self.thinned(&metric.factor, &explored)) {
             Some(thin) => symmetrised(&thin * width * &thin),
             None => width,
         };
