@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
+use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::{Dropped, Link, Service};
 use fedbandit::simulation::{AggregatorName, Config, RewardKind};
@@ -464,6 +464,19 @@ fn a_store_of_another_run_is_refused() {
     store.append(&[vec![1, 2, 3]]).unwrap();
     let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
     assert_eq!(error.to_string(), "event 0 of the store is damaged");
+}
+
+/// What the store says holds, whatever was done to the registry since.
+#[test]
+fn a_store_is_inspected_with_its_own_dimension() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    run.say(1, &summary(1)).unwrap();
+    run.tick(PATIENCE);
+    for dimension in [1, 2, 64] {
+        let status = inspect(&run.store, &Registry { dimension, ..registry() }).unwrap();
+        assert_eq!((status.episode, status.received.accepted), (Some(2), 1), "{dimension}");
+    }
 }
 
 /// A key tells nothing about others, and all follow from the master. The bytes are those of a separate calculation.

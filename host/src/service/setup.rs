@@ -199,11 +199,11 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let terms = Terms::of(store)?;
     let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
     let learner = learner(&terms, key)?;
-    // Nobody will speak to it, so it needs no keys.
-    let (run, dimension) = (terms.run, registry.dimension);
-    let nobody = |agent| End::Plain(Identity { run, agent, dimension, key: [0; 32] });
+    // Nobody will speak to it, so it needs no keys. The registry may have been changed since the store was made.
+    let (run, dimension) = (terms.run, terms.config.dim);
+    let nobody = |agent| End::Plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
     let devices = registry.devices.iter().map(|device| (device.agent, nobody(device.agent), device.revoked));
-    let start = Start { run, dimension: dimension.into(), boot: 0, patience: 0, now: 0, about: terms.about()? };
+    let start = Start { run, dimension, boot: 0, patience: 0, now: 0, about: terms.about()? };
     Ok(Service::restore(start, learner, devices, events(store, &terms)?)?.status(0))
 }
 
