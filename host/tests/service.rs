@@ -491,6 +491,20 @@ fn keys_follow_from_the_master() {
 
 const KEY_OF_AGENT_1: &str = "f5b54985732debe3d2215098d65616c521842a070491f6f9e7e438b62d560075";
 
+/// A start that could repeat the nonces of another does not happen.
+#[test]
+fn starts_without_a_number_of_their_own_are_refused() {
+    let mut store = Memory::default();
+    let mut starts = |boot: &[u8]| {
+        store.set_value("boot", boot).unwrap();
+        start(&mut store, &config(), &registry(), &master(), TIMING, 0).map(drop)
+    };
+    starts(&(u32::MAX - 1).to_le_bytes()).unwrap();
+    for boot in [&u32::MAX.to_le_bytes()[..], &[1, 0, 0], &[]] {
+        assert!(matches!(starts(boot), Err(StartError::Boot)), "{boot:?}");
+    }
+}
+
 /// A sealed device is heard in sealed frames only, and no nonce of the controller's comes twice, restarted or not.
 #[test]
 fn sealed_devices_hear_and_speak_sealed_frames() {

@@ -76,6 +76,9 @@ pub enum StartError {
     /// The stored key is none.
     #[error("the store's key is damaged")]
     Key,
+    /// The stored number of the last start is damaged, or the largest that there is.
+    #[error("the store's number of its last start is damaged, or there is none after it")]
+    Boot,
     /// An event in the store is none.
     #[error("event {0} of the store is damaged")]
     Damaged(u64),
@@ -221,9 +224,13 @@ pub fn events(store: &dyn Store, terms: &Terms) -> Result<Vec<Event>, StartError
 }
 
 /// A number for this start: larger than at any before, and stored.
-fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StoreError> {
-    let last = store.value("boot")?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-    let boot = if planted::is(Bug::RepeatedNonces) { 1 } else { last.saturating_add(1).max(unix_seconds) };
+fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
+    let last = match store.value("boot")? {
+        Some(bytes) => bytes.try_into().map(u32::from_le_bytes).map_err(|_| StartError::Boot)?,
+        None => 0,
+    };
+    let next = last.checked_add(1).ok_or(StartError::Boot)?;
+    let boot = if planted::is(Bug::RepeatedNonces) { 1 } else { next.max(unix_seconds) };
     store.set_value("boot", &boot.to_le_bytes())?;
     Ok(boot)
 }
