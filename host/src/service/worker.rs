@@ -81,9 +81,14 @@ pub fn start(
     let waiting = if planted::is(Bug::UnboundedQueue) { WAITING << 10 } else { WAITING };
     let (sender, receiver) = mpsc::channel(waiting);
     let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, observe));
-    let ticks = sender.clone();
+    let ticks = sender.downgrade();
     tokio::spawn(async move {
-        while ticks.send(Inbound::Tick).await.is_ok() {
+        // Who tells the time is no door.
+        while let Some(sender) = ticks.upgrade() {
+            if sender.send(Inbound::Tick).await.is_err() {
+                return;
+            }
+            drop(sender);
             tokio::time::sleep(TICK).await;
         }
     });
@@ -252,17 +257,38 @@ mod tests {
         }
     }
 
-    /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.
-    #[test]
-    fn a_slow_store_holds_up_links_and_fills_no_memory() {
+    fn service() -> Service {
         let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
         let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
         let master = Master::from_bytes(&[1; 32]).unwrap();
         let timing = Timing { patience: 1_000, window: 0, unix_seconds: 0 };
-        let service = setup::start(&mut Memory::default(), &Config::default(), &registry, &master, timing, 0).unwrap();
+        setup::start(&mut Memory::default(), &Config::default(), &registry, &master, timing, 0).unwrap()
+    }
+
+    /// The worker ends with the last door, however often it was told the time.
+    #[test]
+    fn the_last_door_ends_the_worker() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+        let (shown, is_shown) = channel();
+        let observe = move |status| drop(shown.send(status));
+        let (door, worker) = runtime.block_on(async { start(service(), Box::<Memory>::default(), observe) });
+        let other = door.clone();
+        drop(door);
+        // Twice: it goes on, a tick after the other.
+        (0..2).for_each(|_| drop(is_shown.recv().unwrap()));
+        drop(other);
+        let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), worker).await });
+        // One that goes on must not be waited for.
+        runtime.shutdown_background();
+        assert!(ended.expect("no door is left").unwrap().is_ok());
+    }
+
+    /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.
+    #[test]
+    fn a_slow_store_holds_up_links_and_fills_no_memory() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
         let ((entered, has_entered), (go, let_go)) = (channel(), channel());
-        let (door, worker) = runtime.block_on(async { start(service, Box::new(Stuck { entered, let_go }), |_| {}) });
+        let (door, worker) = runtime.block_on(async { start(service(), Box::new(Stuck { entered, let_go }), |_| {}) });
         // The first release is on its way into the store.
         has_entered.recv().unwrap();
         let frame = || door.sender.try_send(Inbound::Frame(Link(0), Vec::new(), None));
