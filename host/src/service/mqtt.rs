@@ -63,9 +63,13 @@ impl Broker {
             }
             None => (None, rest),
         };
-        let (host, port) = match address.trim_end_matches('/').rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().map_err(|_| "the broker's port is no number")?),
-            None => (address, port),
+        let address = address.trim_end_matches('/');
+        let (host, port) = match address.rsplit_once(':') {
+            // The colons of an address in brackets are its own.
+            Some((host, port)) if !port.ends_with(']') => {
+                (host, port.parse().map_err(|_| "the broker's port is no number")?)
+            }
+            _ => (address, port),
         };
         if host.is_empty() {
             return Err("the broker's host is missing");
@@ -245,4 +249,27 @@ async fn publish(client: &AsyncClient, topics: &Topics, frame: Vec<u8>) -> Resul
     let model = frame.get(1) == Some(&MODEL);
     let quality = if model { QoS::AtLeastOnce } else { QoS::AtMostOnce };
     client.publish(topics.down(agent), quality, model, frame).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Broker;
+
+    #[test]
+    fn addresses_of_brokers() {
+        for (url, host, port) in [
+            ("mqtt://host", "host", 1883),
+            ("mqtt://host/", "host", 1883),
+            ("mqtt://host:1/", "host", 1),
+            ("mqtt://[::1]", "[::1]", 1883),
+            ("mqtt://[::1]:1", "[::1]", 1),
+            ("mqtt://user:p@ss:word@[fe80::2]/", "[fe80::2]", 1883),
+        ] {
+            let broker = Broker::new(url, None).unwrap_or_else(|reason| panic!("{url}: {reason}"));
+            assert_eq!((&*broker.host, broker.port), (host, port), "{url}");
+        }
+        for url in ["mqtt://", "mqtt:///", "mqtt://:1", "mqtt://host:", "mqtt://host:65536", "mqtt://[::1]:x"] {
+            assert!(Broker::new(url, None).is_err(), "{url}");
+        }
+    }
 }
