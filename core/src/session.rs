@@ -11,7 +11,7 @@ use crate::agent::Agent;
 use crate::error::ModelError;
 use crate::model::Model;
 use crate::summary::EpisodeSummary;
-use crate::wire::{DecodeError, Identity, Message, NackReason};
+use crate::wire::{DecodeError, Identity, Message, NackReason, claimed_type};
 #[cfg(feature = "sealed")]
 use crate::wire::{Nonces, Seal};
 
@@ -146,7 +146,9 @@ impl<const F: usize, const W: usize> Session<F, W> {
                 seal.decode_own(&mut copy)?
             }
         };
-        let Message::Summary(summary) = message else { return Err(DecodeError::Length) };
+        let Message::Summary(summary) = message else {
+            return Err(DecodeError::Type(claimed_type(frame)));
+        };
         let frame = Vec::from_slice(frame).map_err(|_| DecodeError::Length)?;
         self.enqueue(summary.episode, frame);
         Ok(())

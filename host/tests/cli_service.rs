@@ -415,6 +415,11 @@ fn enrolment_is_careful() {
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
     here.refuses("enroll --dir fleet --dim 8", 2, "is of run 9 with --dim 4");
     here.refuses("revoke --dir fleet 5", 2, "device 5 is not enrolled");
+    let file = here.0.join("fleet/registry.json");
+    let registry = fs::read_to_string(&file).unwrap();
+    fs::write(&file, registry.replace("\"agent\": 4,", "\"agent\": 4294967295,")).unwrap();
+    here.refuses("enroll --dir fleet", 65, "device 4294967295 is enrolled, and numbers end");
+    fs::write(&file, registry).unwrap();
     assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices are, 25 %"));
     // Once a run has begun, its devices are fixed; the store remembers its terms.
     here.configure("episode-len = 32");

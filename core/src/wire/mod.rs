@@ -128,7 +128,7 @@ pub enum DecodeError {
     Address,
     /// The tag is wrong: damaged, or made without the key.
     Tag,
-    /// No message of this version.
+    /// No message of this version, or not one that is expected here.
     Type(u8),
 }
 
@@ -152,6 +152,11 @@ pub fn claimed_address(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, _) = frame.split_first_chunk::<HEADER_LEN>()?;
     let header = Header::read(header);
     Some((header.run, header.agent))
+}
+
+/// The type that a frame claims to be of, not yet checked; 0, which is none, if it is too short for one.
+pub(crate) fn claimed_type(frame: &[u8]) -> u8 {
+    if let [_, kind, ..] = frame { *kind } else { 0 }
 }
 
 impl Identity {
@@ -459,7 +464,7 @@ impl fmt::Display for DecodeError {
             Self::Version(version) => write!(f, "frame version {version} is not known"),
             Self::Address => f.write_str("the frame is for somebody else"),
             Self::Tag => f.write_str("the frame's tag is wrong"),
-            Self::Type(kind) => write!(f, "message type {kind} is not known"),
+            Self::Type(kind) => write!(f, "a message of type {kind} is not expected"),
         }
     }
 }
