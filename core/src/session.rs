@@ -81,7 +81,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
         Self::with(End::Plain(identity), boot)
     }
 
-    /// A session in sealed frames, for an identity that asks for them; others are refused.
+    /// A session in sealed frames, for an identity that asks for them; it refuses plain frames.
     ///
     /// To be made once per start, with a boot number that is larger at each start and was stored durably before: see [`Nonces`].
     /// [`handle`](Self::handle) and [`resume`](Self::resume) take F bytes of stack to open a frame.
@@ -170,7 +170,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
     /// Takes a received frame; a model goes to the agent.
     ///
     /// # Errors
-    /// The frame is none for this device. Nothing changes then.
+    /// The bytes are not a frame for this device. Nothing changes then.
     pub fn handle<const D: usize>(
         &mut self,
         frame: &[u8],

@@ -154,7 +154,7 @@ pub fn claimed_address(frame: &[u8]) -> Option<(u32, u32)> {
     Some((header.run, header.agent))
 }
 
-/// The type that a frame claims to be of, not yet checked; 0, which is none, if it is too short for one.
+/// The type that a frame claims to be of, not yet checked; 0, which no message has, if it is too short to have one.
 pub(crate) fn claimed_type(frame: &[u8]) -> u8 {
     if let [_, kind, ..] = frame { *kind } else { 0 }
 }
@@ -165,7 +165,7 @@ impl Identity {
 
     /// Reads the provisioning blob that is flashed beside the firmware; none if there is no valid one.
     ///
-    /// A blob that asks for sealed frames is none here: see `from_sealed_blob`.
+    /// A blob that asks for sealed frames is not valid here: see `from_sealed_blob`.
     pub fn from_blob(blob: &[u8; Self::BLOB_LEN]) -> Option<Self> {
         Self::read_blob(blob, 0)
     }
@@ -234,7 +234,7 @@ impl Identity {
     /// Reads a frame that is addressed with this identity.
     ///
     /// # Errors
-    /// The frame is none, is not for this identity, or its tag is wrong; see [`DecodeError`].
+    /// The bytes are not a frame, it is not for this identity, or its tag is wrong; see [`DecodeError`].
     pub fn decode<'a>(&self, frame: &'a [u8]) -> Result<Message<'a>, DecodeError> {
         let (signed, tag) = frame.split_last_chunk::<TAG_LEN>().ok_or(DecodeError::Length)?;
         let (header, payload) = signed.split_first_chunk::<HEADER_LEN>().ok_or(DecodeError::Length)?;

@@ -170,7 +170,7 @@ struct Device {
 pub enum End {
     /// Frames are authenticated.
     Plain(Identity),
-    /// Frames are sealed; others are refused.
+    /// Frames are sealed; plain ones are refused.
     Sealed(Seal),
 }
 

@@ -77,7 +77,7 @@ impl Broker {
         Ok(Self { host: host.into(), port, tls, credentials })
     }
 
-    /// The options of a client. The broker is told to keep messages that are too long for a frame.
+    /// The options of a client. The broker is told to hold back messages that are longer than any frame.
     pub fn options(&self, id: impl Into<String>) -> MqttOptions {
         let mut options = MqttOptions::new(id, &self.host, self.port);
         options.set_keep_alive(Duration::from_secs(30)).set_max_packet_size(Some(FRAME as u32 + ENVELOPE));
@@ -243,7 +243,7 @@ async fn subscribe(client: &AsyncClient, topics: &Topics) -> Result<(), ClientEr
     client.subscribe_many(["up", "state"].map(filter)).await
 }
 
-/// Models are retained, so that a device that comes later finds its own. All else is repeated until it has arrived.
+/// Models are retained, so that a device that comes later finds its own. All else may get lost: devices ask until they have an answer.
 async fn publish(client: &AsyncClient, topics: &Topics, frame: Vec<u8>) -> Result<(), ClientError> {
     let Some((_, agent)) = claimed_address(&frame) else { return Ok(()) };
     let model = frame.get(1) == Some(&MODEL);

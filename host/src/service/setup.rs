@@ -73,13 +73,13 @@ pub enum StartError {
     /// There is no entropy for a key.
     #[error("the system has no entropy: {0}")]
     Entropy(#[from] getrandom::Error),
-    /// The stored key is none.
+    /// What is stored as the key is not a key.
     #[error("the store's key is damaged")]
     Key,
     /// The stored number of the last start is damaged, or the largest that there is.
     #[error("the store's number of its last start is damaged, or there is none after it")]
     Boot,
-    /// An event in the store is none.
+    /// What is stored as an event is not one.
     #[error("event {0} of the store is damaged")]
     Damaged(u64),
 }

@@ -19,8 +19,10 @@ const UNSENT: usize = 16;
 const BURST: f64 = 64.0;
 const RATE: f64 = 32.0;
 
-/// One stream, until either side ends it: a transport that carries bytes both ways needs no more than this. One that is `trusted` is not closed for silence or garbage: a serial line has
-/// nobody else behind it, and opening it again may reset a board.
+/// One stream, until either side ends it. A transport that carries bytes both ways needs no more than this.
+///
+/// A stream that is `trusted` is not closed for silence or garbage. That is for serial lines: nobody else is behind one, and
+/// opening it again may reset a board.
 pub async fn converse(
     mut reader: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin + Send + 'static,
