@@ -197,7 +197,7 @@ struct Failing(Memory, bool);
 
 impl Store for Failing {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
-        let summary = events.iter().any(|event| matches!(Event::from_bytes(event, 4), Some(Event::Summary { .. })));
+        let summary = events.iter().any(|event| matches!(Event::from_bytes(event, 4), Some(Event::Summary(_))));
         if self.1 && summary { Err(std::io::Error::other("full").into()) } else { self.0.append(events) }
     }
 

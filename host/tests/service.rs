@@ -64,9 +64,10 @@ impl Run {
     }
 
     fn commit(&mut self) {
-        let events: Vec<_> = self.service.uncommitted().iter().map(Event::to_bytes).collect();
-        self.store.append(&events).unwrap();
-        self.service.committed();
+        if let Some(batch) = self.service.take_batch() {
+            self.store.append(&batch.to_bytes()).unwrap();
+            self.service.committed(batch);
+        }
     }
 
     fn tick(&mut self, now: u64) {
@@ -128,15 +129,31 @@ fn nothing_is_acknowledged_before_it_is_stored() {
     run.say(1, &summary(1)).unwrap();
     // The same again, before it is stored: one event.
     run.say(1, &summary(1)).unwrap();
-    assert_eq!(run.service.uncommitted().len(), 1);
     assert_eq!(run.sent(), []);
     run.commit();
+    assert_eq!(run.events().len(), 2, "the first release and one summary");
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
     // And again: it is acknowledged again, and counts once.
     run.say(1, &summary(1)).unwrap();
-    assert!(run.service.uncommitted().is_empty());
+    assert!(run.service.take_batch().is_none());
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
-    assert_eq!(run.events().len(), 2, "the first release and one summary");
+}
+
+/// What comes while others are stored is not taken for stored with them.
+#[test]
+fn one_batch_is_stored_at_a_time() {
+    let mut run = Run::new(config());
+    run.commit();
+    run.say(1, &summary(1)).unwrap();
+    let batch = run.service.take_batch().unwrap();
+    run.say(1, &summary(1)).unwrap();
+    run.say(2, &summary(1)).unwrap();
+    assert!(run.service.take_batch().is_none());
+    run.service.tick(PATIENCE).unwrap();
+    assert_eq!((run.sent(), run.service.status(0).episode), (vec![], Some(1)), "its deadline waits");
+    run.service.committed(batch);
+    assert_eq!(run.sent(), [(1, "ack 1".into())]);
+    assert_eq!(run.service.take_batch().unwrap().events().len(), 1, "that of 2, and nothing of 1");
 }
 
 #[test]
@@ -249,7 +266,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
         *counts.entry(reason).or_default() += 1;
     }
     assert_eq!(run.sent(), []);
-    assert!(run.service.uncommitted().is_empty());
+    assert!(run.service.take_batch().is_none());
     assert_eq!(run.service.status(0).dropped, counts);
     assert_eq!(run.service.status(0).connected, 1, "of these only the ack came with a right tag");
     // Another dimension is a device's honest mistake, and answered.
@@ -408,7 +425,7 @@ fn a_restart_at_any_time_changes_nothing() {
                         run = run.restarted();
                         // What is not acknowledged comes again, and what is, too.
                         run.say(agent, &message).unwrap();
-                        assert!(run.service.uncommitted().is_empty(), "it is there");
+                        assert!(run.service.take_batch().is_none(), "it is there");
                     }
                 }
                 // The clock of a restarted service begins anew.
@@ -524,9 +541,10 @@ fn sealed_devices_hear_and_speak_sealed_frames() {
             let mut frame = [0; 256];
             let length = device.encode(nonces.next().unwrap(), &message, &mut frame).unwrap();
             service.handle(Link(1), &mut frame[..length]).unwrap();
-            let events: Vec<_> = service.uncommitted().iter().map(Event::to_bytes).collect();
-            store.append(&events).unwrap();
-            service.committed();
+            if let Some(batch) = service.take_batch() {
+                store.append(&batch.to_bytes()).unwrap();
+                service.committed(batch);
+            }
         }
         let mut answers = Vec::new();
         while let Some(mut outgoing) = service.poll() {

@@ -326,8 +326,8 @@ fn fail_service_everywhere(extent: Extent, chance: &mut Chance, tried: &mut Trie
                 let store = File::on(again.clone()).map_err(|error| failed(error.to_string()))?;
                 store
                     .replay(&mut |bytes| {
-                        if let Some(Event::Summary { agent, episode, .. }) = Event::from_bytes(bytes, 2) {
-                            stored.push((agent, episode));
+                        if let Some(Event::Summary(summary)) = Event::from_bytes(bytes, 2) {
+                            stored.push((summary.agent.0, summary.episode));
                         }
                     })
                     .map_err(|error| failed(error.to_string()))?;

@@ -4,11 +4,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use fedbandit::service::event::{Event, Release};
+use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Terms};
 use fedbandit::service::store::Store;
-use fedbandit_core::{Rewards, packed_len};
+use fedbandit_core::Rewards;
 use serde_json::{Value, json};
 
 use super::fleet::Directory;
@@ -126,7 +126,7 @@ fn events(directory: &Directory, what: What, raw: bool) -> Result<(Value, Vec<Ro
     let dimension = terms.config.dim;
     let each = &mut |bytes: &[u8]| {
         match (Event::from_bytes(bytes, dimension), &mut rows) {
-            (Some(event), Ok(rows)) => rows.extend(row(event, what, dimension)),
+            (Some(event), Ok(rows)) => rows.extend(row(event, what)),
             (None, Ok(_)) => rows = Err(StartError::Damaged(number)),
             _ => {}
         }
@@ -138,28 +138,26 @@ fn events(directory: &Directory, what: What, raw: bool) -> Result<(Value, Vec<Ro
 }
 
 /// The row of an event, if it is one of those.
-fn row(event: Event, what: What, dimension: usize) -> Option<Row> {
+fn row(event: Event, what: What) -> Option<Row> {
     let whole = |number: u32| Cell::Whole(Some(number.into()));
     match event {
-        Event::Summary { agent, episode, steps, reward_sum, mut values } if what == What::Messages => {
-            let feature_sum = values.split_off(packed_len(dimension));
+        Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) if what == What::Messages => {
             Some(vec![
-                ("agent", whole(agent)),
+                ("agent", whole(agent.0)),
                 ("episode", whole(episode)),
                 ("steps", whole(steps)),
                 ("reward_sum", Cell::Real(reward_sum)),
-                ("gram", Cell::Reals(values)),
+                ("gram", Cell::Reals(gram)),
                 ("feature_sum", Cell::Reals(feature_sum)),
             ])
         }
-        Event::Release(Release { episode, episode_len, beta, rewards, mut values }) if what == What::Releases => {
-            let design = values.split_off(dimension);
+        Event::Release(Release { episode, episode_len, beta, rewards, theta, design }) if what == What::Releases => {
             Some(vec![
                 ("episode", whole(episode)),
                 ("episode_len", whole(episode_len)),
                 ("rewards", Cell::Word(if rewards == Rewards::Clipped { "clipped" } else { "unbounded" })),
                 ("beta", Cell::Real(beta)),
-                ("theta", Cell::Reals(values)),
+                ("theta", Cell::Reals(theta)),
                 ("design", Cell::Reals(design)),
             ])
         }

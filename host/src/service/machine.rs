@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 use fedbandit_core::planted::{self, Bug};
+use fedbandit_core::Model;
 use fedbandit_core::wire::{
-    DecodeError, Identity, Message, NackReason, Nonces, Seal, Summary, claimed_address, max_sealed_frame_len,
+    self, DecodeError, Identity, Message, NackReason, Nonces, Seal, claimed_address, max_sealed_frame_len,
 };
-use fedbandit_core::{Model, packed_len};
 use serde::Serialize;
 
-use super::event::{Event, Release};
+use super::event::{Event, Release, Summary};
 use crate::admission::Fault;
 use crate::aggregate::{AggregateError, lower_median};
 use crate::controller::{Closed, Controller, Counts, Suspicion};
@@ -43,14 +43,15 @@ impl Learner {
         either!(self, controller => controller.model())
     }
 
-    fn expects(&self, agent: u32, episode: u32) -> Result<(), Fault> {
-        either!(self, controller => controller.expects(AgentId(agent), episode))
+    fn expects(&self, agent: AgentId, episode: u32) -> Result<(), Fault> {
+        either!(self, controller => controller.expects(agent, episode))
     }
 
     /// Whether the summary counts; what is wrong with it is in the controller's counts.
-    fn receive(&mut self, agent: u32, episode: u32, gram: &[f32], feature_sum: &[f32]) -> bool {
+    fn receive(&mut self, summary: &Summary) -> bool {
+        let Summary { agent, episode, gram, feature_sum, .. } = summary;
         let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
-        either!(self, controller => controller.receive(AgentId(agent), episode, gram, feature_sum)).is_ok()
+        either!(self, controller => controller.receive(*agent, *episode, gram, feature_sum)).is_ok()
     }
 
     fn close_episode(&mut self) -> Result<Option<Closed>, AggregateError> {
@@ -192,8 +193,8 @@ impl End {
 
 /// The controller of real devices, without clock, network or storage.
 ///
-/// The caller hands in frames by [`handle`](Self::handle) and time by [`tick`](Self::tick). Then it stores
-/// [`uncommitted`](Self::uncommitted) events durably, says so by [`committed`](Self::committed), and sends all that
+/// The caller hands in frames by [`handle`](Self::handle) and time by [`tick`](Self::tick). Then it takes what happened by
+/// [`take_batch`](Self::take_batch), stores it durably, says so by [`committed`](Self::committed), and sends all that
 /// [`poll`](Self::poll) has. Nothing that depends on an event is sent before that event is stored: no acknowledgement
 /// before its summary, no model before its release. If storing fails, the caller stops; after a restart
 /// [`restore`](Self::restore) makes of the stored events what was there before.
@@ -201,14 +202,17 @@ pub struct Service {
     run: u32,
     dimension: usize,
     learner: Learner,
-    devices: BTreeMap<u32, Device>,
+    devices: BTreeMap<AgentId, Device>,
     /// For all sealed frames until the next start.
     nonces: Nonces,
     /// The running episode's model; none when the run is over.
     release: Option<Release>,
+    /// What happened since the last batch was taken.
     uncommitted: Vec<Event>,
-    /// The (agent, episode) of uncommitted summaries.
-    staged: BTreeSet<(u32, u32)>,
+    /// Whether that batch is still being stored.
+    storing: bool,
+    /// The (agent, episode) of summaries that are not stored yet.
+    staged: BTreeSet<(AgentId, u32)>,
     outbox: VecDeque<Outgoing>,
     dropped: BTreeMap<Dropped, u64>,
     /// The link over which devices without one of their own are reached.
@@ -225,6 +229,23 @@ pub struct Service {
     rejected_before: [u64; 2],
     history: VecDeque<Quality>,
     about: About,
+}
+
+/// Events to be stored together, and then to be handed back to the service that they are of.
+#[derive(Debug)]
+#[must_use = "a service waits for its batch to be stored"]
+pub struct Batch(Vec<Event>);
+
+impl Batch {
+    /// What happened, in order; never nothing.
+    pub fn events(&self) -> &[Event] {
+        &self.0
+    }
+
+    /// The events' bytes.
+    pub fn to_bytes(&self) -> Vec<Vec<u8>> {
+        self.0.iter().map(Event::to_bytes).collect()
+    }
 }
 
 /// Summaries by what became of them.
@@ -288,7 +309,7 @@ impl Service {
     pub fn restore(
         start: Start,
         learner: Learner,
-        devices: impl IntoIterator<Item = (u32, End, bool)>,
+        devices: impl IntoIterator<Item = (AgentId, End, bool)>,
         events: impl IntoIterator<Item = Event>,
     ) -> Result<Self, RestoreError> {
         let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
@@ -302,6 +323,7 @@ impl Service {
             nonces: Nonces::new(boot),
             release: None,
             uncommitted: Vec::new(),
+            storing: false,
             staged: BTreeSet::new(),
             outbox: VecDeque::new(),
             dropped: BTreeMap::new(),
@@ -326,9 +348,9 @@ impl Service {
 
     fn replay(&mut self, event: Event) -> Result<(), ()> {
         match event {
-            Event::Summary { agent, episode, steps, reward_sum, values } => {
-                self.learner.expects(agent, episode).map_err(drop)?;
-                self.receive(agent, episode, (steps, reward_sum), &values);
+            Event::Summary(summary) => {
+                self.learner.expects(summary.agent, summary.episode).map_err(drop)?;
+                self.receive(&summary);
             }
             Event::Release(release) => {
                 if self.release.is_some() {
@@ -361,13 +383,14 @@ impl Service {
 
     /// From now on a device's frames are dropped, and it is sent nothing. It still counts as one of N.
     pub fn revoke(&mut self, agent: u32) {
-        if let Some(device) = self.devices.get_mut(&agent) {
+        if let Some(device) = self.devices.get_mut(&AgentId(agent)) {
             (device.revoked, device.link) = (true, None);
         }
     }
 
     fn read(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
         let (run, agent) = claimed_address(frame).ok_or(Dropped::Length)?;
+        let agent = AgentId(agent);
         let device = self.devices.get_mut(&agent).filter(|_| run == self.run).ok_or(Dropped::Unknown)?;
         let message = device.end.decode(frame).map_err(|error| match error {
             DecodeError::Version(_) => Dropped::Version,
@@ -389,16 +412,16 @@ impl Service {
         Ok(())
     }
 
-    fn take(&mut self, agent: u32, summary: &Summary<'_>) {
-        let Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
+    fn take(&mut self, agent: AgentId, summary: &wire::Summary<'_>) {
+        let wire::Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
         if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
             self.received.refused += 1;
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
         }
         match self.learner.expects(agent, episode) {
             Ok(()) if self.staged.insert((agent, episode)) => {
-                let values = gram.iter().chain(feature_sum.iter()).collect();
-                self.uncommitted.push(Event::Summary { agent, episode, steps, reward_sum, values });
+                let (gram, feature_sum) = (gram.iter().collect(), feature_sum.iter().collect());
+                self.uncommitted.push(Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }));
                 if planted::is(Bug::AckBeforeCommit) {
                     self.send(agent, &Message::Ack { episode });
                 }
@@ -423,7 +446,7 @@ impl Service {
     /// # Errors
     /// The rule's; the episode goes on.
     pub fn tick(&mut self, now: u64) -> Result<(), AggregateError> {
-        if self.release.is_none() || !self.uncommitted.is_empty() {
+        if self.release.is_none() || self.storing || !self.uncommitted.is_empty() {
             return Ok(());
         }
         let complete = !self.learner.is_private() && self.learner.missing() == 0;
@@ -437,15 +460,14 @@ impl Service {
     }
 
     /// Lets a stored summary count.
-    fn receive(&mut self, agent: u32, episode: u32, (steps, reward_sum): (u32, f32), values: &[f32]) {
-        let (gram, feature_sum) = values.split_at(packed_len(self.dimension));
-        if !self.learner.receive(agent, episode, gram, feature_sum) {
+    fn receive(&mut self, summary: &Summary) {
+        if !self.learner.receive(summary) {
             return;
         }
-        let late = self.release.as_ref().is_some_and(|release| release.episode > episode);
+        let late = self.release.as_ref().is_some_and(|release| release.episode > summary.episode);
         self.received.accepted += 1;
         self.received.late += u64::from(late);
-        let mean_reward = f64::from(reward_sum) / f64::from(steps);
+        let mean_reward = f64::from(summary.reward_sum) / f64::from(summary.steps);
         if let Some(mean_rewards) = &mut self.mean_rewards
             && !late
             && mean_reward.is_finite()
@@ -501,18 +523,25 @@ impl Service {
         }
     }
 
-    /// What must be stored before anything else happens.
-    pub fn uncommitted(&self) -> &[Event] {
-        &self.uncommitted
+    /// What must be stored before anything else comes of it, if there is anything. What happens from now on is in the next
+    /// batch, which is there once this one is [`committed`](Self::committed).
+    pub fn take_batch(&mut self) -> Option<Batch> {
+        if self.storing || self.uncommitted.is_empty() {
+            return None;
+        }
+        self.storing = true;
+        Some(Batch(mem::take(&mut self.uncommitted)))
     }
 
-    /// The uncommitted events are stored: summaries count and are acknowledged, a release is sent to all.
-    pub fn committed(&mut self) {
-        self.staged.clear();
-        for event in mem::take(&mut self.uncommitted) {
+    /// A batch is stored: its summaries count and are acknowledged, its release is sent to all.
+    pub fn committed(&mut self, batch: Batch) {
+        self.storing = false;
+        for event in batch.0 {
             match event {
-                Event::Summary { agent, episode, steps, reward_sum, values } => {
-                    self.receive(agent, episode, (steps, reward_sum), &values);
+                Event::Summary(summary) => {
+                    let Summary { agent, episode, .. } = summary;
+                    self.staged.remove(&(agent, episode));
+                    self.receive(&summary);
                     self.send(agent, &Message::Ack { episode });
                 }
                 Event::Release(release) => self.broadcast(release),
@@ -523,7 +552,7 @@ impl Service {
     /// A release takes effect, and is sent to all.
     fn broadcast(&mut self, release: Release) {
         self.release = Some(release);
-        let agents: Vec<u32> = self.devices.keys().copied().collect();
+        let agents: Vec<AgentId> = self.devices.keys().copied().collect();
         agents.into_iter().for_each(|agent| self.send_model(agent));
     }
 
@@ -537,7 +566,7 @@ impl Service {
     pub fn reaches_all(&mut self, link: Link) {
         self.common = Some(link);
         let without = self.devices.iter().filter(|(_, device)| device.link.is_none());
-        let agents: Vec<u32> = without.map(|(agent, _)| *agent).collect();
+        let agents: Vec<AgentId> = without.map(|(agent, _)| *agent).collect();
         agents.into_iter().for_each(|agent| self.send_model(agent));
     }
 
@@ -551,18 +580,18 @@ impl Service {
 
     /// A device is gone from a link that others share.
     pub fn left(&mut self, link: Link, agent: u32) {
-        if let Some(device) = self.devices.get_mut(&agent).filter(|device| device.link == Some(link)) {
+        if let Some(device) = self.devices.get_mut(&AgentId(agent)).filter(|device| device.link == Some(link)) {
             device.link = None;
         }
     }
 
-    fn send_model(&mut self, agent: u32) {
+    fn send_model(&mut self, agent: AgentId) {
         if let Some(release) = self.release.clone() {
-            self.send(agent, &Message::Model(release.model(self.dimension)));
+            self.send(agent, &Message::Model(release.model()));
         }
     }
 
-    fn send(&mut self, agent: u32, message: &Message<'_>) {
+    fn send(&mut self, agent: AgentId, message: &Message<'_>) {
         let Some(Device { end, link, revoked: false, .. }) = self.devices.get(&agent) else { return };
         let Some(link) = link.or(self.common) else { return };
         let mut frame = vec![0; max_sealed_frame_len(self.dimension)];

@@ -27,6 +27,6 @@ pub mod tls;
 pub mod worker;
 
 pub use machine::{
-    About, Dropped, End, Learner, Link, Outgoing, Promise, Quality, Received, RestoreError, Service, Start, Status,
+    About, Batch, Dropped, End, Learner, Link, Outgoing, Promise, Quality, Received, RestoreError, Service, Start, Status,
     Suspect,
 };

@@ -181,7 +181,7 @@ pub fn start(
     let device = |device: &Enrolled| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
-        (device.agent, end, device.revoked)
+        (AgentId(device.agent), end, device.revoked)
     };
     let dimension = registry.dimension.into();
     let boot = boot(store, timing.unix_seconds)?;
@@ -205,7 +205,7 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     // Nobody will speak to it, so it needs no keys. The registry may have been changed since the store was made.
     let (run, dimension) = (terms.run, terms.config.dim);
     let nobody = |agent| End::Plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
-    let devices = registry.devices.iter().map(|device| (device.agent, nobody(device.agent), device.revoked));
+    let devices = registry.devices.iter().map(|device| (AgentId(device.agent), nobody(device.agent), device.revoked));
     let start = Start { run, dimension, boot: 0, patience: 0, now: 0, about: terms.about()? };
     Ok(Service::restore(start, learner, devices, events(store, &terms)?)?.status(0))
 }

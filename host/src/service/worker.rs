@@ -9,7 +9,6 @@ use fedbandit_core::planted::{self, Bug};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::event::Event;
 use super::machine::{Dropped, Link, Service, Status};
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
@@ -201,13 +200,12 @@ pub fn settle(service: &mut Service, store: &mut dyn Store, now: u64) -> Result<
 
 /// Stores what is to be stored, and lets it count.
 fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError> {
-    if !service.uncommitted().is_empty() {
-        let events: Vec<_> = service.uncommitted().iter().map(Event::to_bytes).collect();
-        let stored = store.append(&events);
+    if let Some(batch) = service.take_batch() {
+        let stored = store.append(&batch.to_bytes());
         if !planted::is(Bug::ErrorIgnored) {
             stored?;
         }
-        service.committed();
+        service.committed(batch);
     }
     Ok(())
 }
