@@ -197,7 +197,7 @@ impl End {
 /// [`take_batch`](Self::take_batch), stores it durably, says so by [`committed`](Self::committed), and sends all that
 /// [`poll`](Self::poll) has. Nothing that depends on an event is sent before that event is stored: no acknowledgement
 /// before its summary, no model before its release. If storing fails, the caller stops; after a restart
-/// [`restore`](Self::restore) makes of the stored events what was there before.
+/// [`Restoring`] makes of the stored events what was there before.
 pub struct Service {
     run: u32,
     dimension: usize,
@@ -289,33 +289,55 @@ pub struct Start {
     pub about: About,
 }
 
-/// The stored events are not those of this run.
+/// A stored event that cannot have happened in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RestoreError {
-    /// An event that cannot have happened.
-    #[error("event {0} of the store is not one of this run")]
-    Event(u64),
-    /// The rule is not defined for these agents.
-    #[error("the aggregator does not fit the enrolled devices")]
-    Rule,
+#[error("event {0} of the store is not one of this run")]
+pub struct RestoreError(u64);
+
+/// A service that is being told what was stored before it started, one event after the other.
+pub struct Restoring {
+    service: Service,
+    events: u64,
+}
+
+impl Restoring {
+    /// The next event.
+    ///
+    /// # Errors
+    /// The event does not fit what was before it.
+    pub fn replay(&mut self, event: Event) -> Result<(), RestoreError> {
+        self.service.replay(event).map_err(|()| RestoreError(self.events))?;
+        self.events += 1;
+        Ok(())
+    }
+
+    /// There are no more: the run begins, or goes on.
+    pub fn finish(self) -> Service {
+        let mut service = self.service;
+        service.rejected_before[1] = service.learner.counts().faults.values().sum();
+        if service.release.is_none() && service.learner.model().is_some() {
+            service.stage_release();
+        }
+        service
+    }
+
+    /// How many there were so far.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
 }
 
 impl Service {
-    /// A run that begins, or goes on: with the events that were stored before, in order. The devices, with whether they
-    /// are revoked, are those that the learner was made for.
-    ///
-    /// # Errors
-    /// The events do not fit.
+    /// A run before any of its events. The devices, with whether they are revoked, are those that the learner was made for.
     pub fn restore(
         start: Start,
         learner: Learner,
         devices: impl IntoIterator<Item = (AgentId, End, bool)>,
-        events: impl IntoIterator<Item = Event>,
-    ) -> Result<Self, RestoreError> {
+    ) -> Restoring {
         let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
         let Start { run, dimension, boot, patience, now, about } = start;
         let mean_rewards = (!learner.is_private()).then(Vec::new);
-        let mut service = Self {
+        let service = Self {
             run,
             dimension,
             learner,
@@ -336,14 +358,7 @@ impl Service {
             history: VecDeque::new(),
             about,
         };
-        for (number, event) in (0..).zip(events) {
-            service.replay(event).map_err(|()| RestoreError::Event(number))?;
-        }
-        service.rejected_before[1] = service.learner.counts().faults.values().sum();
-        if service.release.is_none() && service.learner.model().is_some() {
-            service.stage_release();
-        }
-        Ok(service)
+        Restoring { service, events: 0 }
     }
 
     fn replay(&mut self, event: Event) -> Result<(), ()> {

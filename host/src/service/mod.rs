@@ -27,6 +27,6 @@ pub mod tls;
 pub mod worker;
 
 pub use machine::{
-    About, Batch, Dropped, End, Learner, Link, Outgoing, Promise, Quality, Received, RestoreError, Service, Start, Status,
-    Suspect,
+    About, Batch, Dropped, End, Learner, Link, Outgoing, Promise, Quality, Received, RestoreError, Restoring, Service, Start,
+    Status, Suspect,
 };

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::event::Event;
 use super::identity::Master;
-use super::machine::{About, End, Learner, RestoreError, Service, Start, Status};
+use super::machine::{About, End, Learner, RestoreError, Restoring, Service, Start, Status};
 use super::store::{Store, StoreError};
 use crate::controller::{Controller, Setting};
 use crate::privacy::{Private, RunKey};
@@ -177,7 +177,6 @@ pub fn start(
     let terms = Terms { schema: SCHEMA, run: registry.run, agents, sealed, window: timing.window, config };
     agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
-    let events = events(store, &terms)?;
     let device = |device: &Enrolled| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
@@ -186,8 +185,9 @@ pub fn start(
     let dimension = registry.dimension.into();
     let boot = boot(store, timing.unix_seconds)?;
     let start = Start { run: registry.run, dimension, boot, patience: timing.patience, now, about: terms.about()? };
-    let stored = events.len();
-    let service = Service::restore(start, learner, registry.devices.iter().map(device), events)?;
+    let mut restoring = Service::restore(start, learner, registry.devices.iter().map(device));
+    replay(store, &terms, &mut restoring)?;
+    let (stored, service) = (restoring.events(), restoring.finish());
     let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
     let words = if stored == 0 { "run begins" } else { "run goes on" };
     tracing::info!(run, events = stored, episode, episodes, enrolled, revoked, config_hash, "{words}");
@@ -207,20 +207,34 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let nobody = |agent| End::Plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
     let devices = registry.devices.iter().map(|device| (AgentId(device.agent), nobody(device.agent), device.revoked));
     let start = Start { run, dimension, boot: 0, patience: 0, now: 0, about: terms.about()? };
-    Ok(Service::restore(start, learner, devices, events(store, &terms)?)?.status(0))
+    let mut restoring = Service::restore(start, learner, devices);
+    replay(store, &terms, &mut restoring)?;
+    Ok(restoring.finish().status(0))
 }
 
-/// All events of a store, in order.
+fn replay(store: &dyn Store, terms: &Terms, restoring: &mut Restoring) -> Result<(), StartError> {
+    for_each_event(store, terms, |event| Ok(restoring.replay(event)?))
+}
+
+/// Calls a function for the events of a store, in order, until it fails. One event at a time is in memory.
 ///
 /// # Errors
-/// The store cannot be read, or is damaged.
-pub fn events(store: &dyn Store, terms: &Terms) -> Result<Vec<Event>, StartError> {
-    let mut events = Vec::new();
-    store.replay(&mut |bytes| events.push(Event::from_bytes(bytes, terms.config.dim)))?;
-    match events.iter().position(Option::is_none) {
-        Some(damaged) => Err(StartError::Damaged(damaged as u64)),
-        None => Ok(events.into_iter().flatten().collect()),
-    }
+/// The store cannot be read, or is damaged; or the function's.
+pub fn for_each_event<E: From<StartError>>(
+    store: &dyn Store,
+    terms: &Terms,
+    mut each: impl FnMut(Event) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut number, mut result) = (0, Ok(()));
+    let read = store.replay(&mut |bytes| {
+        if result.is_ok() {
+            let event = Event::from_bytes(bytes, terms.config.dim);
+            result = event.ok_or_else(|| StartError::Damaged(number).into()).and_then(&mut each);
+            number += 1;
+        }
+    });
+    read.map_err(StartError::from)?;
+    result
 }
 
 /// A number for this start: larger than at any before, and stored.
