@@ -13,12 +13,12 @@ use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{Filter, Packet, Publish};
 use rumqttc::v5::{AsyncClient, ClientError, Event, MqttOptions};
 use rumqttc::{TlsConfiguration, Transport};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::machine::{Dropped, Link};
 use super::stream::{Allowance, FRAME};
 use super::tls::Connector;
-use super::worker::{Door, Peer};
+use super::worker::{Door, Peer, Receipt};
 
 /// Before a broker is tried again, at first and at the most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
@@ -129,8 +129,8 @@ impl Topics {
 /// What the broker is asked for, beside frames for devices.
 enum Order {
     Subscribe,
-    /// An acknowledgement, on the link over which the message came.
-    Acknowledge(Link, Box<Publish>),
+    /// An acknowledgement, on the link over which the message came, and its place among those that there may be.
+    Acknowledge(Link, Box<Publish>, OwnedSemaphorePermit),
 }
 
 /// Serves the enrolled devices through a broker for as long as the process lives, whatever happens to the broker.
@@ -147,14 +147,15 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     let (client, mut connection) = AsyncClient::new(options, IN_FLIGHT.into());
     // A model for each device, and acknowledgements beside.
     let (sender, outgoing) = mpsc::channel(2 * allowances.len() + usize::from(UNACKNOWLEDGED));
-    // No more than the broker may send unacknowledged.
     let (orders, ordered) = mpsc::unbounded_channel();
+    // What the broker may send unacknowledged, and as much again of a connection before.
+    let places = Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED)));
     let current = Arc::new(AtomicU64::new(u64::MAX));
     tokio::spawn(send(client, topics.clone(), outgoing, ordered, Arc::clone(&current)));
     let mut link = None;
     let mut again = AGAIN.0;
     loop {
-        match connection.poll().await {
+        let goes_on = match connection.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {
                 again = AGAIN.0;
                 // First of all: who sees a model can be sure to be heard.
@@ -162,41 +163,63 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
                 link = door.connect(sender.clone(), Peer::Broker).await;
                 let Some(link) = link else { return };
                 current.store(link.0, Ordering::Relaxed);
+                true
             }
             Ok(Event::Incoming(Packet::Publish(mut publish))) => {
                 let Some(link) = link else { continue };
                 let payload = std::mem::take(&mut publish.payload);
-                let orders = orders.clone();
                 let topic = topics.parts(&publish.topic).map(|(kind, agent)| (kind == "up", agent));
                 publish.topic = Default::default();
-                let receipt = move || drop(orders.send(Order::Acknowledge(link, Box::new(publish))));
-                match topic {
-                    Some((true, agent)) => match admit(&mut allowances, agent, &payload) {
-                        Ok(()) => drop(door.frame(link, payload.into(), Some(Box::new(receipt))).await),
+                let receipt = receipt(publish, link, &orders, &places);
+                let goes_on = receipt.is_some();
+                match (topic, receipt) {
+                    (Some((true, agent)), Some(receipt)) => match admit(&mut allowances, agent, &payload) {
+                        Ok(()) => drop(door.frame(link, payload.into(), Some(receipt)).await),
                         Err(reason) => {
                             receipt();
                             door.dropped(reason).await;
                         }
                     },
-                    Some((false, agent)) => {
+                    (Some((false, agent)), Some(receipt)) => {
                         receipt();
                         if payload != "ready" {
                             door.left(link, agent).await;
                         }
                     }
-                    None => receipt(),
+                    (None, Some(receipt)) => receipt(),
+                    (_, None) => {}
                 }
+                goes_on
             }
-            Ok(_) => {}
-            Err(_) => {
-                if let Some(link) = link.take() {
-                    door.disconnect(link).await;
-                }
-                tokio::time::sleep(again).await;
-                again = (2 * again).min(AGAIN.1);
+            Ok(_) => true,
+            Err(_) => false,
+        };
+        if !goes_on {
+            connection.clean();
+            // Over the next connection everything is sent anew.
+            connection.pending.clear();
+            if let Some(link) = link.take() {
+                door.disconnect(link).await;
             }
+            tokio::time::sleep(again).await;
+            again = (2 * again).min(AGAIN.1);
         }
     }
+}
+
+/// What acknowledges a message to the broker; none if the broker sends more than it was told that it may. A message of QoS 0
+/// wants no acknowledgement, and so takes no place.
+fn receipt(
+    publish: Publish,
+    link: Link,
+    orders: &mpsc::UnboundedSender<Order>,
+    places: &Arc<Semaphore>,
+) -> Option<Receipt> {
+    if publish.qos == QoS::AtMostOnce {
+        return Some(Box::new(|| ()));
+    }
+    let (place, orders) = (Arc::clone(places).try_acquire_owned().ok()?, orders.clone());
+    Some(Box::new(move || drop(orders.send(Order::Acknowledge(link, Box::new(publish), place)))))
 }
 
 /// Whether a message may cost the service a look: it is in the name that its topic says, and not one of too many.
@@ -226,8 +249,12 @@ async fn send(
             Some(order) = ordered.recv() => match order {
                 Order::Subscribe => subscribe(&client, &topics).await,
                 // The number of a message means another one in another connection.
-                Order::Acknowledge(link, _) if link.0 != current.load(Ordering::Relaxed) => Ok(()),
-                Order::Acknowledge(_, publish) => client.ack(&publish).await,
+                Order::Acknowledge(link, ..) if link.0 != current.load(Ordering::Relaxed) => Ok(()),
+                Order::Acknowledge(_, publish, place) => {
+                    let acknowledged = client.ack(&publish).await;
+                    drop(place);
+                    acknowledged
+                }
             },
             Some(frame) = outgoing.recv() => publish(&client, &topics, frame).await,
             else => return,
