@@ -483,6 +483,38 @@ fn a_store_of_another_run_is_refused() {
     assert_eq!(error.to_string(), "event 0 of the store is damaged");
 }
 
+/// A plain store and a private one as version 0.1.0 left them, each of them in episode 2 with two summaries of episode 1.
+const STORED_BY_0_1_0: &str = include_str!("stored/0.1.0.txt");
+
+/// Every later version goes on with them, and writes the same bytes for the same events.
+#[test]
+fn stores_of_earlier_versions_are_read() {
+    let digits = |text: &str| -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    };
+    for (stored, config) in STORED_BY_0_1_0.split("\n\n").zip([config(), private()]) {
+        let mut store = Memory::default();
+        for line in stored.lines() {
+            match line.split_once(' ').unwrap() {
+                ("terms", text) => store.set_value("terms", text.as_bytes()).unwrap(),
+                ("event", bytes) => {
+                    let bytes = digits(bytes);
+                    assert_eq!(Event::from_bytes(&bytes, 2).unwrap().to_bytes(), bytes);
+                    store.append(&[bytes]).unwrap();
+                }
+                (name, bytes) => store.set_value(name, &digits(bytes)).unwrap(),
+            }
+        }
+        let status = inspect(&store, &registry()).unwrap();
+        assert_eq!((status.episode, status.received.accepted), (Some(2), 2));
+        let mut run = Run::on(store, config);
+        run.say(1, &summary(1)).unwrap();
+        run.say(1, &summary(2)).unwrap();
+        run.tick(PATIENCE);
+        assert_eq!(run.sent().iter().map(|(_, words)| &**words).collect::<Vec<_>>(), ["ack 1", "ack 2", "model 3"]);
+    }
+}
+
 /// What the store says holds, whatever was done to the registry since.
 #[test]
 fn a_store_is_inspected_with_its_own_dimension() {
