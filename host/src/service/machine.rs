@@ -228,6 +228,8 @@ pub struct Service {
     /// The frames that were dropped and the summaries that counted as zero when the last episode closed.
     rejected_before: [u64; 2],
     history: VecDeque<Quality>,
+    /// Who was farthest from the centre when the last episode closed.
+    suspicious: Vec<Suspect>,
     about: About,
 }
 
@@ -337,6 +339,7 @@ impl Service {
         let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
         let Start { run, dimension, boot, patience, now, about } = start;
         let mean_rewards = (!learner.is_private()).then(Vec::new);
+        let suspicious = learner.suspicious(SUSPECTS);
         let service = Self {
             run,
             dimension,
@@ -356,6 +359,7 @@ impl Service {
             received: Received::default(),
             rejected_before: [0; 2],
             history: VecDeque::new(),
+            suspicious,
             about,
         };
         Restoring { service, events: 0 }
@@ -494,6 +498,7 @@ impl Service {
     /// The learner's episode ends, and how it went is remembered.
     fn close_episode(&mut self) -> Result<(), AggregateError> {
         let Some(Closed { episode, missing }) = self.learner.close_episode()? else { return Ok(()) };
+        self.suspicious = self.learner.suspicious(SUSPECTS);
         let said = self.mean_rewards.as_mut().map(mem::take).filter(|said| !said.is_empty());
         let beta = self.release.as_ref().map_or(0.0, |release| release.beta);
         self.history.push_back(Quality { episode, beta, missing, mean_reward: said.map(lower_median) });
@@ -661,7 +666,7 @@ impl Service {
                 mechanism: mechanism.to_string(),
                 releases,
             }),
-            suspicious: self.learner.suspicious(SUSPECTS),
+            suspicious: self.suspicious.clone(),
             history: self.history.iter().copied().collect(),
         }
     }
