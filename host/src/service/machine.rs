@@ -4,120 +4,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 use fedbandit_core::planted::{self, Bug};
-use fedbandit_core::Model;
 use fedbandit_core::wire::{
     self, DecodeError, Identity, Message, NackReason, Nonces, Seal, claimed_address, max_sealed_frame_len,
 };
 use serde::Serialize;
 
 use super::event::{Event, Release, Summary};
+use super::learner::Learner;
+use super::status::{Promise, Quality, Received, Status, Suspect};
 use crate::admission::Fault;
 use crate::aggregate::{AggregateError, lower_median};
-use crate::controller::{Closed, Controller, Counts, Suspicion};
+use crate::controller::Closed;
 use crate::privacy::calibration::{Budget, Mechanism};
-use crate::privacy::{Private, RunKey};
-use crate::rule::{Estimate, Rule};
-use crate::streams::{AgentId, NoPrivacy, Streams};
-
-/// A controller with or without privacy.
-#[expect(clippy::large_enum_variant, reason = "there is one of them")]
-pub enum Learner {
-    /// Streams are no secret.
-    Plain(Controller<NoPrivacy, Box<dyn Rule + Send>>),
-    /// Streams are private.
-    Private(Controller<Private<RunKey>, Box<dyn Rule + Send>>),
-}
-
-/// Calls the same method of either controller.
-macro_rules! either {
-    ($learner:expr, $controller:ident => $call:expr) => {
-        match $learner {
-            Learner::Plain($controller) => $call,
-            Learner::Private($controller) => $call,
-        }
-    };
-}
-
-impl Learner {
-    fn model(&self) -> Option<Model<'_>> {
-        either!(self, controller => controller.model())
-    }
-
-    fn expects(&self, agent: AgentId, episode: u32) -> Result<(), Fault> {
-        either!(self, controller => controller.expects(agent, episode))
-    }
-
-    /// Whether the summary counts; what is wrong with it is in the controller's counts.
-    fn receive(&mut self, summary: &Summary) -> bool {
-        let Summary { agent, episode, gram, feature_sum, .. } = summary;
-        let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
-        either!(self, controller => controller.receive(*agent, *episode, gram, feature_sum)).is_ok()
-    }
-
-    fn close_episode(&mut self) -> Result<Option<Closed>, AggregateError> {
-        either!(self, controller => controller.close_episode())
-    }
-
-    fn missing(&self) -> usize {
-        either!(self, controller => controller.missing())
-    }
-
-    /// V̂_i and v̂_i as they are released; without privacy the sums as they are.
-    pub fn streams(&self) -> &Streams {
-        either!(self, controller => controller.streams())
-    }
-
-    /// What happened so far; exact, and so for the operator alone where streams are private.
-    pub fn counts(&self) -> &Counts {
-        either!(self, controller => controller.counts())
-    }
-
-    /// What the rule said last.
-    pub fn estimate(&self) -> &Estimate {
-        either!(self, controller => controller.estimate())
-    }
-
-    fn is_private(&self) -> bool {
-        matches!(self, Self::Private(_))
-    }
-
-    /// The devices that are farthest from the centre, the farthest first; none where streams are private.
-    fn suspicious(&self, most: usize) -> Vec<Suspect> {
-        let Self::Plain(controller) = self else { return Vec::new() };
-        let suspect = |suspicion: Suspicion<AgentId>| Suspect {
-            agent: suspicion.unit.0,
-            // What is infinitely many median radii away is shown as very many.
-            distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),
-        };
-        let mut suspects: Vec<Suspect> = controller.suspicions().map(suspect).collect();
-        suspects.sort_by(|a, b| b.distance.total_cmp(&a.distance));
-        suspects.truncate(most);
-        suspects
-    }
-}
-
-/// A device and how far from the centre its sums are, in median radii.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Suspect {
-    /// Its number.
-    pub agent: u32,
-    /// The larger distance of its two sums.
-    pub distance: f64,
-}
-
-/// How well an episode went.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Quality {
-    /// k, the episode that was closed.
-    pub episode: u32,
-    /// β_k, the width that its choices were made with.
-    pub beta: f32,
-    /// How many devices had sent nothing for it.
-    pub missing: usize,
-    /// The median over devices of the mean reward that they say they had: fewer than half of them, if they lie, cannot
-    /// move it beyond what others had. None if nobody said, and never where streams are private.
-    pub mean_reward: Option<f64>,
-}
+use crate::rule::Estimate;
+use crate::streams::AgentId;
 
 /// How many episodes are remembered for people.
 const HISTORY: usize = 256;
@@ -248,19 +148,6 @@ impl Batch {
     pub fn to_bytes(&self) -> Vec<Vec<u8>> {
         self.0.iter().map(Event::to_bytes).collect()
     }
-}
-
-/// Summaries by what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Received {
-    /// Stored, and counted as they are.
-    pub accepted: u64,
-    /// Of these, after their episode had closed.
-    pub late: u64,
-    /// Stored before, and acknowledged again; since the service started.
-    pub duplicate: u64,
-    /// Of another dimension or of no open episode, and refused; since the service started.
-    pub refused: u64,
 }
 
 /// What is known of a run before it begins.
@@ -670,75 +557,4 @@ impl Service {
             history: self.history.iter().copied().collect(),
         }
     }
-}
-
-/// What is promised to each message of a private run: (μ, ν)-differential privacy, over all K releases together. So it
-/// is spent on the run as a whole, however many of them there were so far.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Promise {
-    /// μ, elsewhere called ε.
-    pub mu: f64,
-    /// ν, elsewhere called δ.
-    pub nu: f64,
-    /// The zero-concentrated privacy that implies them.
-    pub rho: f64,
-    /// What keeps it.
-    pub mechanism: String,
-    /// The releases so far, of K.
-    pub releases: u32,
-}
-
-/// A run at a glance. The numbers are exact: with privacy, they are for the operator alone.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Status {
-    /// The run's number.
-    pub run: u32,
-    /// Of all that the store and the service must agree on: the same for the same terms.
-    pub config_hash: String,
-    /// k; none when the run is over.
-    pub episode: Option<u32>,
-    /// K.
-    pub episodes: u32,
-    /// Until the running episode ends.
-    pub seconds_left: u64,
-    /// How long an episode may last.
-    pub seconds_per_episode: u64,
-    /// N.
-    pub enrolled: usize,
-    /// How many of them are revoked.
-    pub revoked: usize,
-    /// How many of them were heard since the service started.
-    pub seen: usize,
-    /// How many of them are connected.
-    pub connected: usize,
-    /// How many have sent nothing for the running episode.
-    pub missing: usize,
-    /// How many had sent nothing when the last one closed.
-    pub missing_in_last_episode: Option<usize>,
-    /// How the last one went: see [`Quality::mean_reward`].
-    pub mean_reward: Option<f64>,
-    /// β_k.
-    pub beta: Option<f32>,
-    /// λ_k.
-    pub lambda: f64,
-    /// The larger one of the last two aggregations.
-    pub certified_gap: f64,
-    /// Of the last two aggregations together.
-    pub passes: u32,
-    /// Models whose Λ was repaired.
-    pub repaired: u64,
-    /// Summaries by what became of them.
-    pub received: Received,
-    /// Summaries that counted as zero, by reason.
-    pub faults: BTreeMap<Fault, u64>,
-    /// Frames that were dropped, by reason.
-    pub dropped: BTreeMap<Dropped, u64>,
-    /// Whether streams are private.
-    pub private: bool,
-    /// What a private run promises.
-    pub privacy: Option<Promise>,
-    /// The devices farthest from the centre; nobody where streams are private.
-    pub suspicious: Vec<Suspect>,
-    /// The last episodes.
-    pub history: Vec<Quality>,
 }

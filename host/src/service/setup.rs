@@ -7,7 +7,9 @@ use thiserror::Error;
 
 use super::event::Event;
 use super::identity::Master;
-use super::machine::{About, End, Learner, RestoreError, Restoring, Service, Start, Status};
+use super::learner::Learner;
+use super::machine::{About, End, RestoreError, Restoring, Service, Start};
+use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::controller::{Controller, Setting};
 use crate::privacy::{Private, RunKey};

@@ -9,7 +9,8 @@ use fedbandit_core::planted::{self, Bug};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::machine::{Dropped, Link, Service, Status};
+use super::machine::{Dropped, Link, Service};
+use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
 
