@@ -159,6 +159,11 @@ pub(crate) fn claimed_type(frame: &[u8]) -> u8 {
     if let [_, kind, ..] = frame { *kind } else { 0 }
 }
 
+/// Whether a frame claims to be a model, not yet checked: for whoever carries frames and keeps the last model of each device.
+pub fn is_model(frame: &[u8]) -> bool {
+    claimed_type(frame) == MODEL
+}
+
 impl Identity {
     /// The length of a provisioning blob.
     pub const BLOB_LEN: usize = 52;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fedbandit_core::wire::claimed_address;
+use fedbandit_core::wire::{claimed_address, is_model};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{Filter, Packet, Publish};
 use rumqttc::v5::{AsyncClient, ClientError, Event, MqttOptions};
@@ -30,8 +30,6 @@ const IN_FLIGHT: u16 = 256;
 const ABSENCE: u32 = 24 * 60 * 60;
 /// A topic and an MQTT header beside a frame.
 const ENVELOPE: u32 = 256;
-/// The type of a model's frame.
-const MODEL: u8 = 0x81;
 
 /// Where a broker is.
 #[derive(Clone)]
@@ -273,7 +271,7 @@ async fn subscribe(client: &AsyncClient, topics: &Topics) -> Result<(), ClientEr
 /// Models are retained, so that a device that comes later finds its own. All else may get lost: devices ask until they have an answer.
 async fn publish(client: &AsyncClient, topics: &Topics, frame: Vec<u8>) -> Result<(), ClientError> {
     let Some((_, agent)) = claimed_address(&frame) else { return Ok(()) };
-    let model = frame.get(1) == Some(&MODEL);
+    let model = is_model(&frame);
     let quality = if model { QoS::AtLeastOnce } else { QoS::AtMostOnce };
     client.publish(topics.down(agent), quality, model, frame).await
 }
