@@ -16,12 +16,10 @@ use rumqttc::{TlsConfiguration, Transport};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::machine::{Dropped, Link};
-use super::stream::{Allowance, FRAME};
+use super::stream::{Allowance, FRAME, Pauses};
 use super::tls::Connector;
 use super::worker::{Door, Peer, Receipt};
 
-/// Before a broker is tried again, at first and at the most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 /// Frames that the broker may send before the first of them is acknowledged to it.
 const UNACKNOWLEDGED: u16 = 1_024;
 /// Models that the broker has not acknowledged, at the most.
@@ -151,11 +149,11 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     let current = Arc::new(AtomicU64::new(u64::MAX));
     tokio::spawn(send(client, topics.clone(), outgoing, ordered, Arc::clone(&current)));
     let mut link = None;
-    let mut again = AGAIN.0;
+    let mut pauses = Pauses::new();
     loop {
         let goes_on = match connection.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {
-                again = AGAIN.0;
+                pauses = Pauses::new();
                 // First of all: who sees a model can be sure to be heard.
                 let _ = orders.send(Order::Subscribe);
                 link = door.connect(sender.clone(), Peer::Broker).await;
@@ -199,8 +197,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
             if let Some(link) = link.take() {
                 door.disconnect(link).await;
             }
-            tokio::time::sleep(again).await;
-            again = (2 * again).min(AGAIN.1);
+            pauses.pause().await;
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::worker::{Door, MAX_DIMENSION, PATIENCE, Peer};
 
 /// The longest frame.
-pub(super) const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
+pub const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
 /// A stream that brings no whole frame for so long is closed; devices speak at least every 30 seconds.
 const SILENCE: Duration = Duration::from_secs(90);
 /// Frames that wait to be sent on one stream. A device that does not take them asks again later.
@@ -79,6 +79,23 @@ pub async fn converse(
     }
     sending.abort();
     door.disconnect(link).await;
+}
+
+/// The pauses before what went away is tried again: longer each time.
+#[cfg(any(feature = "mqtt", feature = "serial"))]
+pub(super) struct Pauses(Duration);
+
+#[cfg(any(feature = "mqtt", feature = "serial"))]
+impl Pauses {
+    pub(super) const fn new() -> Self {
+        Self(Duration::from_millis(250))
+    }
+
+    /// Waits for the next one to be over.
+    pub(super) async fn pause(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (2 * self.0).min(Duration::from_secs(8));
+    }
 }
 
 /// How many frames a peer may still bring. A stream is slowed down, and with it its peer, never refused.
