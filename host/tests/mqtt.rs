@@ -237,7 +237,7 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
             serde_json::from_slice(&fs::read(fleet.path().join("fleet/registry.json")).unwrap()).unwrap();
         let master = Master::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
         let mut store = Failing(Memory::default(), fails);
-        let timing = Timing { patience: 600_000, window: 4, unix_seconds: 0 };
+        let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
         let config = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
         let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
         let worker = {
@@ -296,7 +296,7 @@ fn a_broker_that_keeps_no_limit_is_left() {
     };
     let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: 4, devices: (1..=AGENTS).map(device).collect() };
-    let timing = Timing { patience: 600_000, window: 4, unix_seconds: 0 };
+    let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
     let config = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
     let master = Master::from_bytes(&[1; 32]).unwrap();
     let mut store = Memory::default();

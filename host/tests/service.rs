@@ -11,7 +11,7 @@ use fedbandit::simulation::{AggregatorName, Config, RewardKind};
 use fedbandit_core::wire::{Identity, Message, NackReason, Nonces, Seal, Summary};
 
 const AGENTS: u32 = 5;
-const PATIENCE: u64 = 1_000;
+const TIME_LIMIT: u64 = 1_000;
 
 fn registry() -> Registry {
     Registry {
@@ -39,7 +39,7 @@ fn private() -> Config {
     Config { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
 }
 
-const TIMING: Timing = Timing { patience: PATIENCE, window: 1, unix_seconds: 0 };
+const TIMING: Timing = Timing { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
 
 /// A service with its store, and what it sent.
 struct Run {
@@ -149,7 +149,7 @@ fn one_batch_is_stored_at_a_time() {
     run.say(1, &summary(1)).unwrap();
     run.say(2, &summary(1)).unwrap();
     assert!(run.service.take_batch().is_none());
-    run.service.tick(PATIENCE).unwrap();
+    run.service.tick(TIME_LIMIT).unwrap();
     assert_eq!((run.sent(), run.service.status(0).episode), (vec![], Some(1)), "its deadline waits");
     run.service.committed(batch);
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
@@ -163,7 +163,7 @@ fn no_model_is_sent_before_its_release_is_stored() {
     assert_eq!(run.sent(), [], "the first release is not stored yet");
     run.commit();
     assert_eq!(run.sent(), [(1, "model 1".into())]);
-    run.service.tick(PATIENCE).unwrap();
+    run.service.tick(TIME_LIMIT).unwrap();
     assert_eq!(run.sent(), []);
     run.commit();
     assert_eq!(run.sent(), [(1, "model 2".into())]);
@@ -176,12 +176,12 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
     for agent in 1..=4 {
         run.say(agent, &summary(1)).unwrap();
     }
-    run.tick(PATIENCE - 1);
+    run.tick(TIME_LIMIT - 1);
     assert_eq!(run.service.status(0).episode, Some(1), "a revoked device counts as missing");
-    run.tick(PATIENCE);
+    run.tick(TIME_LIMIT);
     assert_eq!((run.service.status(0).episode, run.service.status(0).missing_in_last_episode), (Some(2), Some(1)));
     // The next deadline counts from then.
-    run.tick(2 * PATIENCE - 1);
+    run.tick(2 * TIME_LIMIT - 1);
     assert_eq!(run.service.status(0).episode, Some(2));
     // With all of them there, it need not wait.
     let mut all = Run::new(config());
@@ -212,9 +212,9 @@ fn with_privacy_the_clock_alone_ends_an_episode() {
     run.service = start(&mut run.store, &private(), &registry, &master(), TIMING, 0).unwrap();
     run.tick(0);
     (1..=3).for_each(|agent| run.say(agent, &summary(1)).unwrap());
-    run.tick(PATIENCE - 1);
+    run.tick(TIME_LIMIT - 1);
     assert_eq!((run.service.status(0).episode, run.service.status(0).missing), (Some(1), 0));
-    run.tick(PATIENCE);
+    run.tick(TIME_LIMIT);
     assert_eq!(run.service.status(0).episode, Some(2));
 }
 
@@ -222,8 +222,8 @@ fn with_privacy_the_clock_alone_ends_an_episode() {
 fn late_summaries_are_taken_for_a_window() {
     let mut run = Run::new(config());
     run.tick(0);
-    run.tick(PATIENCE);
-    run.tick(2 * PATIENCE);
+    run.tick(TIME_LIMIT);
+    run.tick(2 * TIME_LIMIT);
     run.sent();
     run.say(1, &summary(2)).unwrap();
     run.say(2, &summary(1)).unwrap();
@@ -304,18 +304,18 @@ fn a_link_may_reach_everybody() {
     run.service.handle(broker, &mut encode(1, &hello())).unwrap();
     run.say(2, &hello()).unwrap();
     reached(&mut run);
-    run.tick(PATIENCE);
+    run.tick(TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 3, 4]));
     run.service.disconnected(Link(2));
     run.service.left(broker, 1);
     assert_eq!(run.service.status(0).connected, 0);
-    run.tick(2 * PATIENCE);
+    run.tick(2 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 3, 4]));
     run.service.revoke(3);
-    run.tick(3 * PATIENCE);
+    run.tick(3 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 4]));
     run.service.disconnected(broker);
-    run.tick(4 * PATIENCE);
+    run.tick(4 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::new());
 }
 
@@ -358,7 +358,7 @@ fn mean_rewards_are_a_median_that_liars_do_not_move() {
         for (agent, reward_sum) in (1..).zip(sums) {
             run.say(agent, &summary_of(episode, reward_sum)).unwrap();
         }
-        run.tick(u64::from(episode) * PATIENCE);
+        run.tick(u64::from(episode) * TIME_LIMIT);
         run.service.status(0).mean_reward
     };
     assert_eq!(
@@ -369,10 +369,10 @@ fn mean_rewards_are_a_median_that_liars_do_not_move() {
     assert_eq!(says(&mut run, 2, [f32::NAN, 4.0, f32::NEG_INFINITY, f32::INFINITY]), Some(0.5));
     assert_eq!(says(&mut run, 3, [f32::NAN; 4]), None);
     // A late one counts for no episode's mean.
-    run.tick(4 * PATIENCE);
+    run.tick(4 * TIME_LIMIT);
     run.say(1, &summary_of(4, 8.0)).unwrap();
     run.say(2, &summary_of(5, 4.0)).unwrap();
-    run.tick(5 * PATIENCE);
+    run.tick(5 * TIME_LIMIT);
     let status = run.service.status(0);
     let shown: Vec<_> = status.history.iter().map(|quality| (quality.episode, quality.mean_reward)).collect();
     assert_eq!(shown, [(1, Some(0.5)), (2, Some(0.5)), (3, None), (4, None), (5, Some(0.5))]);
@@ -399,7 +399,7 @@ fn with_privacy_nothing_of_rewards_is_shown() {
         let mut run = Run::on(key.clone(), private());
         run.tick(0);
         (1..=4).for_each(|agent| run.say(agent, &summary_of(1, reward_sum)).unwrap());
-        run.tick(PATIENCE);
+        run.tick(TIME_LIMIT);
         serde_json::to_string(&run.service.status(0)).unwrap()
     };
     let (low, high) = (shown(-3.0), shown(5.0));
@@ -429,7 +429,7 @@ fn a_restart_at_any_time_changes_nothing() {
                     }
                 }
                 // The clock of a restarted service begins anew.
-                run.tick(if restarts { PATIENCE } else { u64::from(episode) * PATIENCE });
+                run.tick(if restarts { TIME_LIMIT } else { u64::from(episode) * TIME_LIMIT });
                 if restarts {
                     run = run.restarted();
                     run.commit();
@@ -510,7 +510,7 @@ fn stores_of_earlier_versions_are_read() {
         let mut run = Run::on(store, config);
         run.say(1, &summary(1)).unwrap();
         run.say(1, &summary(2)).unwrap();
-        run.tick(PATIENCE);
+        run.tick(TIME_LIMIT);
         assert_eq!(run.sent().iter().map(|(_, words)| &**words).collect::<Vec<_>>(), ["ack 1", "ack 2", "model 3"]);
     }
 }
@@ -521,7 +521,7 @@ fn a_store_is_inspected_with_its_own_dimension() {
     let mut run = Run::new(config());
     run.tick(0);
     run.say(1, &summary(1)).unwrap();
-    run.tick(PATIENCE);
+    run.tick(TIME_LIMIT);
     for dimension in [1, 2, 64] {
         let status = inspect(&run.store, &Registry { dimension, ..registry() }).unwrap();
         assert_eq!((status.episode, status.received.accepted), (Some(2), 1), "{dimension}");

@@ -207,7 +207,7 @@ fn service() -> Service {
     let device = |agent| Enrolled { agent, revoked: agent == 4, sealed: agent == 3, enrolled_at: None };
     let registry = Registry { run: RUN, dimension: 2, devices: (1..=4).map(device).collect() };
     let config = Config { attack: Attack::None, corrupt: 0.0, steps: 256, episode_len: Some(4), ..Config::default() };
-    let timing = Timing { patience: 1_000, window: 2, unix_seconds: 1 };
+    let timing = Timing { time_limit: 1_000, window: 2, unix_seconds: 1 };
     start(&mut Memory::default(), &config, &registry, &master(), timing, 0).expect("a service")
 }
 

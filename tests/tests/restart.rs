@@ -60,7 +60,7 @@ fn a_long_log_takes_no_memory() {
         aggregator: AggregatorName::Mean,
         ..Config::default()
     };
-    let timing = Timing { patience: 1_000, window: 1, unix_seconds: 0 };
+    let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let master = Master::from_bytes(&[1; 32]).unwrap();
     let mut store = Memory::default();
     start(&mut store, &config, &registry, &master, timing, 0).unwrap();

@@ -118,7 +118,7 @@ pub struct Service {
     /// The link over which devices without one of their own are reached.
     common: Option<Link>,
     /// How long an episode may last, in milliseconds.
-    patience: u64,
+    time_limit: u64,
     /// When the running one ends.
     deadline: u64,
     /// The devices' mean rewards in the running episode, as they say. None where streams are private: no noise is on
@@ -171,7 +171,7 @@ pub struct Start {
     /// Larger at each start, and stored durably before: sealed frames are counted from it.
     pub boot: u32,
     /// How long an episode may last, in milliseconds.
-    pub patience: u64,
+    pub time_limit: u64,
     /// The time, in milliseconds.
     pub now: u64,
     /// What is to be said of the run.
@@ -224,7 +224,7 @@ impl Service {
         devices: impl IntoIterator<Item = (AgentId, End, bool)>,
     ) -> Restoring {
         let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
-        let Start { run, dimension, boot, patience, now, about } = start;
+        let Start { run, dimension, boot, time_limit, now, about } = start;
         let mean_rewards = (!learner.is_private()).then(Vec::new);
         let suspicious = learner.suspicious(SUSPECTS);
         let service = Self {
@@ -240,8 +240,8 @@ impl Service {
             outbox: VecDeque::new(),
             dropped: BTreeMap::new(),
             common: None,
-            patience,
-            deadline: now.saturating_add(patience),
+            time_limit,
+            deadline: now.saturating_add(time_limit),
             mean_rewards,
             received: Received::default(),
             rejected_before: [0; 2],
@@ -358,7 +358,7 @@ impl Service {
         let complete = !self.learner.is_private() && self.learner.missing() == 0;
         if now >= self.deadline || complete {
             self.close_episode()?;
-            self.deadline = now.saturating_add(self.patience);
+            self.deadline = now.saturating_add(self.time_limit);
             self.report();
             self.stage_release();
         }
@@ -529,7 +529,7 @@ impl Service {
             episode: self.release.as_ref().map(|release| release.episode),
             episodes: self.about.episodes,
             seconds_left: self.deadline.saturating_sub(now) / 1000,
-            seconds_per_episode: self.patience / 1000,
+            seconds_per_episode: self.time_limit / 1000,
             enrolled: self.devices.len(),
             revoked: devices(|device| device.revoked),
             seen: devices(|device| device.seen),

@@ -48,7 +48,7 @@ pub struct Enrolled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// How long an episode may last, in milliseconds.
-    pub patience: u64,
+    pub time_limit: u64,
     /// W, for how many episodes after its own a summary is still taken.
     pub window: u32,
     /// The time in seconds of the Unix epoch. A store that was restored from a backup has forgotten its last starts; the
@@ -186,7 +186,7 @@ pub fn start(
     };
     let dimension = registry.dimension.into();
     let boot = boot(store, timing.unix_seconds)?;
-    let start = Start { run: registry.run, dimension, boot, patience: timing.patience, now, about: terms.about()? };
+    let start = Start { run: registry.run, dimension, boot, time_limit: timing.time_limit, now, about: terms.about()? };
     let mut restoring = Service::restore(start, learner, registry.devices.iter().map(device));
     replay(store, &terms, &mut restoring)?;
     let (stored, service) = (restoring.events(), restoring.finish());
@@ -208,7 +208,7 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let (run, dimension) = (terms.run, terms.config.dim);
     let nobody = |agent| End::Plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
     let devices = registry.devices.iter().map(|device| (AgentId(device.agent), nobody(device.agent), device.revoked));
-    let start = Start { run, dimension, boot: 0, patience: 0, now: 0, about: terms.about()? };
+    let start = Start { run, dimension, boot: 0, time_limit: 0, now: 0, about: terms.about()? };
     let mut restoring = Service::restore(start, learner, devices);
     replay(store, &terms, &mut restoring)?;
     Ok(restoring.finish().status(0))

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::worker::{Door, MAX_DIMENSION, PATIENCE, Peer};
+use super::worker::{Door, MAX_DIMENSION, MEANINGLESS, Peer};
 
 /// The longest frame.
 pub const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
@@ -73,7 +73,7 @@ pub async fn converse(
                 break;
             }
         }
-        if !trusted && decoder.dropped() >= PATIENCE {
+        if !trusted && decoder.dropped() >= MEANINGLESS {
             break;
         }
     }

@@ -21,7 +21,7 @@ const WAITING: usize = 4_096;
 /// Events that are stored at once, at the most.
 const BATCH: usize = 1_024;
 /// Frames in a row that mean nothing, after which a link is hostile.
-pub(super) const PATIENCE: u32 = 16;
+pub(super) const MEANINGLESS: u32 = 16;
 /// How often time is told.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
@@ -215,7 +215,7 @@ fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError
 fn judge(links: &mut BTreeMap<Link, Known>, link: Link, result: Result<(), Dropped>) {
     let Some(known) = links.get_mut(&link) else { return };
     known.meaningless = if result.is_ok() { 0 } else { known.meaningless.saturating_add(1) };
-    if known.peer == Peer::Stranger && known.meaningless >= PATIENCE {
+    if known.peer == Peer::Stranger && known.meaningless >= MEANINGLESS {
         links.remove(&link);
     }
 }
@@ -260,7 +260,7 @@ mod tests {
         let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
         let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
         let master = Master::from_bytes(&[1; 32]).unwrap();
-        let timing = Timing { patience: 1_000, window: 0, unix_seconds: 0 };
+        let timing = Timing { time_limit: 1_000, window: 0, unix_seconds: 0 };
         setup::start(&mut Memory::default(), &Config::default(), &registry, &master, timing, 0).unwrap()
     }
 
