@@ -229,8 +229,8 @@ fn admit(allowances: &mut BTreeMap<u32, Allowance>, agent: u32, frame: &[u8]) ->
     Err(Dropped::TooMany)
 }
 
-/// Sends what there is to send. It waits while the broker is away; what does not fit until then is left out, and devices
-/// ask for it again.
+/// Sends what there is to send. What waits when a connection breaks is left out: models are sent anew over the next one, and
+/// devices ask for the rest.
 async fn send(
     client: AsyncClient,
     topics: Topics,
