@@ -131,7 +131,7 @@ step_test() {
   checks --exclude fedbandit-tests
 }
 
-step_faults() { setup_host && checks --test faults --test storage --test targets; }
+step_faults() { setup_host && checks --test faults --test storage --test targets --test restart; }
 
 step_page() {
   setup_host || return

@@ -22,7 +22,7 @@ pub enum ActionError {
 pub enum SelectError {
     /// The decision set has no action.
     EmptyDecisionSet,
-    /// The action at `index` is none.
+    /// What stands at `index` is not an action.
     Action {
         /// Its place in the decision set, from zero.
         index: usize,
@@ -39,7 +39,7 @@ pub enum SelectError {
 pub enum RecordError {
     /// The episode has its L records: call [`Agent::finish`](crate::Agent::finish).
     EpisodeFull,
-    /// The action is none.
+    /// The vector is not an action.
     Action(ActionError),
     /// The reward is NaN, infinite or beyond ±[`REWARD_LIMIT`](crate::REWARD_LIMIT).
     Reward,

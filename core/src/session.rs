@@ -11,7 +11,7 @@ use crate::agent::Agent;
 use crate::error::ModelError;
 use crate::model::Model;
 use crate::summary::EpisodeSummary;
-use crate::wire::{DecodeError, Identity, Message, NackReason};
+use crate::wire::{DecodeError, Identity, Message, NackReason, claimed_type};
 #[cfg(feature = "sealed")]
 use crate::wire::{Nonces, Seal};
 
@@ -81,7 +81,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
         Self::with(End::Plain(identity), boot)
     }
 
-    /// A session in sealed frames, for an identity that asks for them; others are refused.
+    /// A session in sealed frames, for an identity that asks for them; it refuses plain frames.
     ///
     /// To be made once per start, with a boot number that is larger at each start and was stored durably before: see [`Nonces`].
     /// [`handle`](Self::handle) and [`resume`](Self::resume) take F bytes of stack to open a frame.
@@ -146,7 +146,9 @@ impl<const F: usize, const W: usize> Session<F, W> {
                 seal.decode_own(&mut copy)?
             }
         };
-        let Message::Summary(summary) = message else { return Err(DecodeError::Length) };
+        let Message::Summary(summary) = message else {
+            return Err(DecodeError::Type(claimed_type(frame)));
+        };
         let frame = Vec::from_slice(frame).map_err(|_| DecodeError::Length)?;
         self.enqueue(summary.episode, frame);
         Ok(())
@@ -168,7 +170,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
     /// Takes a received frame; a model goes to the agent.
     ///
     /// # Errors
-    /// The frame is none for this device. Nothing changes then.
+    /// The bytes are not a frame for this device. Nothing changes then.
     pub fn handle<const D: usize>(
         &mut self,
         frame: &[u8],

@@ -316,6 +316,25 @@ fn wire_values_equal_native_ones() {
     assert_ne!(a, agent::<D>());
 }
 
+/// An agent of dimension 2 as version 0.1.0 saved it, with zlib's checksum: see the layout in `a_damaged_state_is_refused`.
+const SAVED_BY_0_1_0: &str = "46424147020002000300000040000000010000000000803f000000400000003f000080be0000003f0000803e0000803e\
+    0000003e000000800000803d0000803f0000003fb4958b97";
+
+/// Every later version goes on with it.
+#[test]
+fn states_of_earlier_versions_are_read() {
+    let digits = |at: usize| u8::from_str_radix(&SAVED_BY_0_1_0[at..at + 2], 16).unwrap();
+    let saved: Vec<u8> = (0..SAVED_BY_0_1_0.len()).step_by(2).map(digits).collect();
+    let mut agent = Agent::<2>::restore(&saved).unwrap();
+    assert_eq!((agent.episode(), agent.episode_len(), agent.steps()), (3, 64, 1));
+    // β = 1, θ = (1/2, −1/4) and Λ = diag(4, 16): scores of 1/2 + 1/2 and −1/4 + 1/4.
+    let choice = agent.select(&[Action::from([0.0, 1.0]), Action::from([1.0, 0.0])]).unwrap();
+    assert_eq!((choice.index, choice.score), (1, 1.0));
+    let summary = agent.finish();
+    assert_eq!((summary.reward_sum(), *summary.feature_sum()), (2.0, [1.0, 0.5]));
+    assert_eq!(summary.gram().collect::<Vec<_>>(), [0.25, 0.125, 0.0625]);
+}
+
 #[test]
 fn a_damaged_state_is_refused() {
     let mut agent = agent::<2>();

@@ -194,7 +194,7 @@ fn what_frames_mean() {
     let mut damaged = waiting[3].clone();
     damaged[40] ^= 1;
     assert_eq!(resumed.resume(&damaged), Err(DecodeError::Tag));
-    assert_eq!(resumed.resume(&model(3)), Err(DecodeError::Length), "no summary");
+    assert_eq!(resumed.resume(&model(3)), Err(DecodeError::Type(0x81)), "no summary");
     for _ in 0..2 {
         assert_eq!(resumed.resume(&waiting[2]), Ok(()));
     }
@@ -368,7 +368,7 @@ mod sealed {
         damaged[40] ^= 1;
         let mut resumed = Link::sealed(identity(), 2);
         assert_eq!(resumed.resume(&damaged), Err(DecodeError::Tag));
-        assert_eq!(resumed.resume(&reflected), Err(DecodeError::Length), "no summary");
+        assert_eq!(resumed.resume(&reflected), Err(DecodeError::Type(0x01)), "no summary");
         assert_eq!(resumed.resume(&sealed), Err(DecodeError::Tag), "the controller's");
         assert_eq!(resumed.resume(&waiting), Ok(()));
         assert_eq!(resumed.unacknowledged().next(), Some(waiting.as_slice()));

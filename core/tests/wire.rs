@@ -2,7 +2,8 @@
 #![cfg(feature = "wire")]
 
 use fedbandit_core::wire::{
-    BufferTooShort, DecodeError, Identity, Message, NackReason, Summary, VERSION, claimed_address, cobs, max_frame_len,
+    BufferTooShort, DecodeError, Identity, Message, NackReason, Summary, VERSION, claimed_address, cobs, is_model,
+    max_frame_len,
 };
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, Values};
 use proptest::prelude::*;
@@ -93,6 +94,7 @@ fn golden_bytes_both_ways() {
         assert_eq!(encode(&decoded), frame, "{message:?}");
         assert_eq!(std::mem::discriminant(&decoded), std::mem::discriminant(&message));
         assert_eq!(claimed_address(&frame), Some((0x0102_0304, 0x0a0b_0c0d)));
+        assert_eq!(is_model(&frame), matches!(message, Message::Model(_)));
         for room in 0..frame.len() {
             assert_eq!(identity().encode(&message, &mut vec![0; room]), Err(BufferTooShort));
         }
@@ -272,6 +274,7 @@ mod sealed {
                 assert_eq!(frame[..length], expected, "{message:?}");
                 assert_eq!(length, hex(plain).len() + 12);
                 assert_eq!(claimed_address(&frame), Some((0x0102_0304, 0x0a0b_0c0d)));
+                assert_eq!(is_model(&frame), matches!(message, Message::Model(_)));
                 let decoded = receiver.decode(&mut frame[..length]).unwrap();
                 assert_eq!(encode(&decoded), hex(plain), "what was sealed is what a plain frame says");
                 for room in 0..length {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use directory::Directory;
-use fedbandit::service::event::{Event, Release};
+use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
 use fedbandit_core::wire::cobs;
@@ -374,8 +374,8 @@ fn exports_are_what_the_store_has() {
     let expected: Vec<Vec<f32>> = stored
         .iter()
         .filter_map(|event| match event {
-            Event::Summary { agent, episode, steps, reward_sum, values } => {
-                Some([&[*agent as f32, *episode as f32, *steps as f32, *reward_sum], values.as_slice()].concat())
+            Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) => {
+                Some([&[agent.0 as f32, *episode as f32, *steps as f32, *reward_sum], &**gram, &**feature_sum].concat())
             }
             Event::Release(_) => None,
         })
@@ -398,7 +398,8 @@ fn exports_are_what_the_store_has() {
     assert_eq!(models.len(), releases.len());
     for (model, release) in models.iter().zip(releases) {
         let values = |key: &str| model[key].as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32);
-        assert_eq!(values("theta").chain(values("design")).collect::<Vec<_>>(), release.values);
+        assert_eq!(values("theta").collect::<Vec<_>>(), release.theta);
+        assert_eq!(values("design").collect::<Vec<_>>(), release.design);
         assert_eq!((&model["episode"], &model["rewards"]), (&release.episode.into(), &"clipped".into()));
         assert_eq!(model["beta"].as_f64().unwrap() as f32, release.beta);
     }
@@ -415,6 +416,11 @@ fn enrolment_is_careful() {
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
     here.refuses("enroll --dir fleet --dim 8", 2, "is of run 9 with --dim 4");
     here.refuses("revoke --dir fleet 5", 2, "device 5 is not enrolled");
+    let file = here.0.join("fleet/registry.json");
+    let registry = fs::read_to_string(&file).unwrap();
+    fs::write(&file, registry.replace("\"agent\": 4,", "\"agent\": 4294967295,")).unwrap();
+    here.refuses("enroll --dir fleet", 65, "device 4294967295 is enrolled, and numbers end");
+    fs::write(&file, registry).unwrap();
     assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices are, 25 %"));
     // Once a run has begun, its devices are fixed; the store remembers its terms.
     here.configure("episode-len = 32");

@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use broker::{ANYBODY, Broker};
-use fedbandit::service::event::Event;
+use fedbandit::service::event::{Event, Summary};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
+use fedbandit::streams::AgentId;
 use fleet::{Fleet, free_port};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -50,8 +51,8 @@ impl Known {
                 Some(before) => assert_eq!(before, bytes, "event {at} has changed"),
                 None => {
                     match Event::from_bytes(bytes, 4).expect("an event") {
-                        Event::Summary { agent, episode, values, .. } => {
-                            let key = (agent, episode);
+                        Event::Summary(Summary { agent: AgentId(agent), episode, gram, feature_sum, .. }) => {
+                            let (key, values) = ((agent, episode), [gram, feature_sum].concat());
                             assert!(self.summaries.insert(key), "{agent} counts twice in {episode}");
                             let came = seen.summaries.get(&key).is_some_and(|came| came.contains(&values));
                             assert!(came || BY_TCP.contains(&agent), "{agent} never sent this for {episode}");

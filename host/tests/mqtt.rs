@@ -7,15 +7,18 @@ mod broker;
 mod certificate;
 mod fleet;
 
-use std::fs;
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
 use std::process::Command;
+use std::sync::mpsc::channel;
+use std::{fs, thread};
 
 use broker::{ANYBODY, Broker};
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Registry, Timing, start};
+use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::{mqtt, worker};
+use fedbandit::service::{Dropped, mqtt, worker};
 use fedbandit::simulation::{Attack, Config};
 use fedbandit_core::wire::{Message, Summary};
 use fleet::{Fleet, free_port, wait_until};
@@ -197,8 +200,8 @@ struct Failing(Memory, bool);
 
 impl Store for Failing {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
-        let summary = events.iter().any(|event| matches!(Event::from_bytes(event, 4), Some(Event::Summary { .. })));
-        if self.1 && summary { Err(std::io::Error::other("full").into()) } else { self.0.append(events) }
+        let summary = events.iter().any(|event| matches!(Event::from_bytes(event, 4), Some(Event::Summary(_))));
+        if self.1 && summary { Err(io::Error::other("full").into()) } else { self.0.append(events) }
     }
 
     fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
@@ -234,7 +237,7 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
             serde_json::from_slice(&fs::read(fleet.path().join("fleet/registry.json")).unwrap()).unwrap();
         let master = Master::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
         let mut store = Failing(Memory::default(), fails);
-        let timing = Timing { patience: 600_000, window: 4, unix_seconds: 0 };
+        let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
         let config = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
         let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
         let worker = {
@@ -266,6 +269,54 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
         let kept = payloads.take_while(|payload| payload != "new").collect::<Vec<_>>();
         assert_eq!(kept, if fails { vec![frame[..length].to_vec()] } else { Vec::new() });
     }
+}
+
+/// A message of MQTT 5, as bytes.
+fn message(qos: u8, topic: &str) -> Vec<u8> {
+    let number: &[u8] = if qos == 0 { &[] } else { &[0, 1] };
+    let content = [&[0, topic.len() as u8], topic.as_bytes(), number, b"\0garbage"].concat();
+    [&[0x30 | qos << 1, content.len() as u8], &*content].concat()
+}
+
+/// A broker that acknowledges no model, and sends more than it was told that it may, is left, and tried again. What needs no
+/// acknowledgement it may send as it likes.
+#[test]
+fn a_broker_that_keeps_no_limit_is_left() {
+    const AGENTS: u32 = 600;
+    const MORE: u64 = 5_000;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("mqtt://{}", listener.local_addr().unwrap());
+    let accept = || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut reader = stream.try_clone().unwrap();
+        assert!(reader.read(&mut [0; 1024]).unwrap() > 0);
+        stream.write_all(&[0x20, 3, 0, 0, 0]).unwrap();
+        thread::spawn(move || io::copy(&mut reader, &mut io::sink()));
+        stream
+    };
+    let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    let registry = Registry { run: 1, dimension: 4, devices: (1..=AGENTS).map(device).collect() };
+    let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
+    let config = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
+    let master = Master::from_bytes(&[1; 32]).unwrap();
+    let mut store = Memory::default();
+    let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let (sender, statuses) = channel();
+    let (door, _worker) = worker::start(service, Box::new(store), move |status| drop(sender.send(status)));
+    runtime.spawn(mqtt::serve(mqtt::Broker::new(&url, None).unwrap(), 1, 1..=AGENTS, door));
+    let mut broker = accept();
+    (0..MORE).for_each(|_| broker.write_all(&message(0, "fedbandit/v1/1/up/1")).unwrap());
+    assert!(statuses.iter().any(|status| status.dropped.get(&Dropped::Length) == Some(&MORE)));
+    // Many times more than what fits between the two of them.
+    let mut messages = 0..1_000_000;
+    let left = messages.any(|_| broker.write_all(&message(1, "anything")).is_err());
+    if left {
+        accept();
+    }
+    runtime.shutdown_background();
+    assert!(left, "it takes whatever comes");
 }
 
 /// A service whose broker is not there serves all others.

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
+use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::{Dropped, Link, Service};
 use fedbandit::simulation::{AggregatorName, Config, RewardKind};
 use fedbandit_core::wire::{Identity, Message, NackReason, Nonces, Seal, Summary};
 
 const AGENTS: u32 = 5;
-const PATIENCE: u64 = 1_000;
+const TIME_LIMIT: u64 = 1_000;
 
 fn registry() -> Registry {
     Registry {
@@ -39,7 +39,7 @@ fn private() -> Config {
     Config { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
 }
 
-const TIMING: Timing = Timing { patience: PATIENCE, window: 1, unix_seconds: 0 };
+const TIMING: Timing = Timing { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
 
 /// A service with its store, and what it sent.
 struct Run {
@@ -64,9 +64,10 @@ impl Run {
     }
 
     fn commit(&mut self) {
-        let events: Vec<_> = self.service.uncommitted().iter().map(Event::to_bytes).collect();
-        self.store.append(&events).unwrap();
-        self.service.committed();
+        if let Some(batch) = self.service.take_batch() {
+            self.store.append(&batch.to_bytes()).unwrap();
+            self.service.committed(batch);
+        }
     }
 
     fn tick(&mut self, now: u64) {
@@ -128,15 +129,31 @@ fn nothing_is_acknowledged_before_it_is_stored() {
     run.say(1, &summary(1)).unwrap();
     // The same again, before it is stored: one event.
     run.say(1, &summary(1)).unwrap();
-    assert_eq!(run.service.uncommitted().len(), 1);
     assert_eq!(run.sent(), []);
     run.commit();
+    assert_eq!(run.events().len(), 2, "the first release and one summary");
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
     // And again: it is acknowledged again, and counts once.
     run.say(1, &summary(1)).unwrap();
-    assert!(run.service.uncommitted().is_empty());
+    assert!(run.service.take_batch().is_none());
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
-    assert_eq!(run.events().len(), 2, "the first release and one summary");
+}
+
+/// What comes while others are stored is not taken for stored with them.
+#[test]
+fn one_batch_is_stored_at_a_time() {
+    let mut run = Run::new(config());
+    run.commit();
+    run.say(1, &summary(1)).unwrap();
+    let batch = run.service.take_batch().unwrap();
+    run.say(1, &summary(1)).unwrap();
+    run.say(2, &summary(1)).unwrap();
+    assert!(run.service.take_batch().is_none());
+    run.service.tick(TIME_LIMIT).unwrap();
+    assert_eq!((run.sent(), run.service.status(0).episode), (vec![], Some(1)), "its deadline waits");
+    run.service.committed(batch);
+    assert_eq!(run.sent(), [(1, "ack 1".into())]);
+    assert_eq!(run.service.take_batch().unwrap().events().len(), 1, "that of 2, and nothing of 1");
 }
 
 #[test]
@@ -146,7 +163,7 @@ fn no_model_is_sent_before_its_release_is_stored() {
     assert_eq!(run.sent(), [], "the first release is not stored yet");
     run.commit();
     assert_eq!(run.sent(), [(1, "model 1".into())]);
-    run.service.tick(PATIENCE).unwrap();
+    run.service.tick(TIME_LIMIT).unwrap();
     assert_eq!(run.sent(), []);
     run.commit();
     assert_eq!(run.sent(), [(1, "model 2".into())]);
@@ -159,12 +176,12 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
     for agent in 1..=4 {
         run.say(agent, &summary(1)).unwrap();
     }
-    run.tick(PATIENCE - 1);
+    run.tick(TIME_LIMIT - 1);
     assert_eq!(run.service.status(0).episode, Some(1), "a revoked device counts as missing");
-    run.tick(PATIENCE);
+    run.tick(TIME_LIMIT);
     assert_eq!((run.service.status(0).episode, run.service.status(0).missing_in_last_episode), (Some(2), Some(1)));
     // The next deadline counts from then.
-    run.tick(2 * PATIENCE - 1);
+    run.tick(2 * TIME_LIMIT - 1);
     assert_eq!(run.service.status(0).episode, Some(2));
     // With all of them there, it need not wait.
     let mut all = Run::new(config());
@@ -195,9 +212,9 @@ fn with_privacy_the_clock_alone_ends_an_episode() {
     run.service = start(&mut run.store, &private(), &registry, &master(), TIMING, 0).unwrap();
     run.tick(0);
     (1..=3).for_each(|agent| run.say(agent, &summary(1)).unwrap());
-    run.tick(PATIENCE - 1);
+    run.tick(TIME_LIMIT - 1);
     assert_eq!((run.service.status(0).episode, run.service.status(0).missing), (Some(1), 0));
-    run.tick(PATIENCE);
+    run.tick(TIME_LIMIT);
     assert_eq!(run.service.status(0).episode, Some(2));
 }
 
@@ -205,8 +222,8 @@ fn with_privacy_the_clock_alone_ends_an_episode() {
 fn late_summaries_are_taken_for_a_window() {
     let mut run = Run::new(config());
     run.tick(0);
-    run.tick(PATIENCE);
-    run.tick(2 * PATIENCE);
+    run.tick(TIME_LIMIT);
+    run.tick(2 * TIME_LIMIT);
     run.sent();
     run.say(1, &summary(2)).unwrap();
     run.say(2, &summary(1)).unwrap();
@@ -249,7 +266,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
         *counts.entry(reason).or_default() += 1;
     }
     assert_eq!(run.sent(), []);
-    assert!(run.service.uncommitted().is_empty());
+    assert!(run.service.take_batch().is_none());
     assert_eq!(run.service.status(0).dropped, counts);
     assert_eq!(run.service.status(0).connected, 1, "of these only the ack came with a right tag");
     // Another dimension is a device's honest mistake, and answered.
@@ -287,18 +304,18 @@ fn a_link_may_reach_everybody() {
     run.service.handle(broker, &mut encode(1, &hello())).unwrap();
     run.say(2, &hello()).unwrap();
     reached(&mut run);
-    run.tick(PATIENCE);
+    run.tick(TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 3, 4]));
     run.service.disconnected(Link(2));
     run.service.left(broker, 1);
     assert_eq!(run.service.status(0).connected, 0);
-    run.tick(2 * PATIENCE);
+    run.tick(2 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 3, 4]));
     run.service.revoke(3);
-    run.tick(3 * PATIENCE);
+    run.tick(3 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 4]));
     run.service.disconnected(broker);
-    run.tick(4 * PATIENCE);
+    run.tick(4 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::new());
 }
 
@@ -341,7 +358,7 @@ fn mean_rewards_are_a_median_that_liars_do_not_move() {
         for (agent, reward_sum) in (1..).zip(sums) {
             run.say(agent, &summary_of(episode, reward_sum)).unwrap();
         }
-        run.tick(u64::from(episode) * PATIENCE);
+        run.tick(u64::from(episode) * TIME_LIMIT);
         run.service.status(0).mean_reward
     };
     assert_eq!(
@@ -352,10 +369,10 @@ fn mean_rewards_are_a_median_that_liars_do_not_move() {
     assert_eq!(says(&mut run, 2, [f32::NAN, 4.0, f32::NEG_INFINITY, f32::INFINITY]), Some(0.5));
     assert_eq!(says(&mut run, 3, [f32::NAN; 4]), None);
     // A late one counts for no episode's mean.
-    run.tick(4 * PATIENCE);
+    run.tick(4 * TIME_LIMIT);
     run.say(1, &summary_of(4, 8.0)).unwrap();
     run.say(2, &summary_of(5, 4.0)).unwrap();
-    run.tick(5 * PATIENCE);
+    run.tick(5 * TIME_LIMIT);
     let status = run.service.status(0);
     let shown: Vec<_> = status.history.iter().map(|quality| (quality.episode, quality.mean_reward)).collect();
     assert_eq!(shown, [(1, Some(0.5)), (2, Some(0.5)), (3, None), (4, None), (5, Some(0.5))]);
@@ -382,7 +399,7 @@ fn with_privacy_nothing_of_rewards_is_shown() {
         let mut run = Run::on(key.clone(), private());
         run.tick(0);
         (1..=4).for_each(|agent| run.say(agent, &summary_of(1, reward_sum)).unwrap());
-        run.tick(PATIENCE);
+        run.tick(TIME_LIMIT);
         serde_json::to_string(&run.service.status(0)).unwrap()
     };
     let (low, high) = (shown(-3.0), shown(5.0));
@@ -408,11 +425,11 @@ fn a_restart_at_any_time_changes_nothing() {
                         run = run.restarted();
                         // What is not acknowledged comes again, and what is, too.
                         run.say(agent, &message).unwrap();
-                        assert!(run.service.uncommitted().is_empty(), "it is there");
+                        assert!(run.service.take_batch().is_none(), "it is there");
                     }
                 }
                 // The clock of a restarted service begins anew.
-                run.tick(if restarts { PATIENCE } else { u64::from(episode) * PATIENCE });
+                run.tick(if restarts { TIME_LIMIT } else { u64::from(episode) * TIME_LIMIT });
                 if restarts {
                     run = run.restarted();
                     run.commit();
@@ -466,6 +483,51 @@ fn a_store_of_another_run_is_refused() {
     assert_eq!(error.to_string(), "event 0 of the store is damaged");
 }
 
+/// A plain store and a private one as version 0.1.0 left them, each of them in episode 2 with two summaries of episode 1.
+const STORED_BY_0_1_0: &str = include_str!("stored/0.1.0.txt");
+
+/// Every later version goes on with them, and writes the same bytes for the same events.
+#[test]
+fn stores_of_earlier_versions_are_read() {
+    let digits = |text: &str| -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    };
+    for (stored, config) in STORED_BY_0_1_0.split("\n\n").zip([config(), private()]) {
+        let mut store = Memory::default();
+        for line in stored.lines() {
+            match line.split_once(' ').unwrap() {
+                ("terms", text) => store.set_value("terms", text.as_bytes()).unwrap(),
+                ("event", bytes) => {
+                    let bytes = digits(bytes);
+                    assert_eq!(Event::from_bytes(&bytes, 2).unwrap().to_bytes(), bytes);
+                    store.append(&[bytes]).unwrap();
+                }
+                (name, bytes) => store.set_value(name, &digits(bytes)).unwrap(),
+            }
+        }
+        let status = inspect(&store, &registry()).unwrap();
+        assert_eq!((status.episode, status.received.accepted), (Some(2), 2));
+        let mut run = Run::on(store, config);
+        run.say(1, &summary(1)).unwrap();
+        run.say(1, &summary(2)).unwrap();
+        run.tick(TIME_LIMIT);
+        assert_eq!(run.sent().iter().map(|(_, words)| &**words).collect::<Vec<_>>(), ["ack 1", "ack 2", "model 3"]);
+    }
+}
+
+/// What the store says holds, whatever was done to the registry since.
+#[test]
+fn a_store_is_inspected_with_its_own_dimension() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    run.say(1, &summary(1)).unwrap();
+    run.tick(TIME_LIMIT);
+    for dimension in [1, 2, 64] {
+        let status = inspect(&run.store, &Registry { dimension, ..registry() }).unwrap();
+        assert_eq!((status.episode, status.received.accepted), (Some(2), 1), "{dimension}");
+    }
+}
+
 /// A key tells nothing about others, and all follow from the master. The bytes are those of a separate calculation.
 #[test]
 fn keys_follow_from_the_master() {
@@ -477,6 +539,20 @@ fn keys_follow_from_the_master() {
 }
 
 const KEY_OF_AGENT_1: &str = "f5b54985732debe3d2215098d65616c521842a070491f6f9e7e438b62d560075";
+
+/// A start that could repeat the nonces of another does not happen.
+#[test]
+fn starts_without_a_number_of_their_own_are_refused() {
+    let mut store = Memory::default();
+    let mut starts = |boot: &[u8]| {
+        store.set_value("boot", boot).unwrap();
+        start(&mut store, &config(), &registry(), &master(), TIMING, 0).map(drop)
+    };
+    starts(&(u32::MAX - 1).to_le_bytes()).unwrap();
+    for boot in [&u32::MAX.to_le_bytes()[..], &[1, 0, 0], &[]] {
+        assert!(matches!(starts(boot), Err(StartError::Boot)), "{boot:?}");
+    }
+}
 
 /// A sealed device is heard in sealed frames only, and no nonce of the controller's comes twice, restarted or not.
 #[test]
@@ -497,9 +573,10 @@ fn sealed_devices_hear_and_speak_sealed_frames() {
             let mut frame = [0; 256];
             let length = device.encode(nonces.next().unwrap(), &message, &mut frame).unwrap();
             service.handle(Link(1), &mut frame[..length]).unwrap();
-            let events: Vec<_> = service.uncommitted().iter().map(Event::to_bytes).collect();
-            store.append(&events).unwrap();
-            service.committed();
+            if let Some(batch) = service.take_batch() {
+                store.append(&batch.to_bytes()).unwrap();
+                service.committed(batch);
+            }
         }
         let mut answers = Vec::new();
         while let Some(mut outgoing) = service.poll() {

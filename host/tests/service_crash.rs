@@ -14,9 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use directory::Directory;
-use fedbandit::service::event::{Event, Release};
+use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
+use fedbandit::streams::AgentId;
 use fedbandit_core::session::{self, Session};
 use fedbandit_core::wire::{Identity, Message, cobs, max_frame_len};
 use fedbandit_core::{Action, Agent, Prior, Rewards};
@@ -171,7 +172,8 @@ fn a_killed_service_keeps_its_promises() {
     let mut releases: Vec<Release> = Vec::new();
     store
         .replay(&mut |bytes| match Event::from_bytes(bytes, D).unwrap() {
-            Event::Summary { agent, episode, values, .. } => {
+            Event::Summary(Summary { agent: AgentId(agent), episode, gram, feature_sum, .. }) => {
+                let values = [gram, feature_sum].concat();
                 assert!(summaries.insert((agent, episode), values).is_none(), "{agent} counts twice in {episode}");
             }
             Event::Release(release) => releases.push(release),

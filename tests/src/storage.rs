@@ -278,7 +278,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
     let registry = Registry { run: 1, dimension: 2, devices: (1..=AGENTS).map(enrolled).collect() };
     let config =
         Config { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), corrupt: 0.0, ..Config::default() };
-    let timing = Timing { patience: 1_000, window: 1, unix_seconds: 0 };
+    let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
     for (episode, agent) in (1..=EPISODES).flat_map(|episode| (1..=AGENTS).map(move |agent| (episode, agent))) {
@@ -326,8 +326,8 @@ fn fail_service_everywhere(extent: Extent, chance: &mut Chance, tried: &mut Trie
                 let store = File::on(again.clone()).map_err(|error| failed(error.to_string()))?;
                 store
                     .replay(&mut |bytes| {
-                        if let Some(Event::Summary { agent, episode, .. }) = Event::from_bytes(bytes, 2) {
-                            stored.push((agent, episode));
+                        if let Some(Event::Summary(summary)) = Event::from_bytes(bytes, 2) {
+                            stored.push((summary.agent.0, summary.episode));
                         }
                     })
                     .map_err(|error| failed(error.to_string()))?;

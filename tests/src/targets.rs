@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fedbandit::aggregate::table;
 use fedbandit::service::config::Settings;
-use fedbandit::service::event::Event;
+use fedbandit::service::event::{self, Event};
 use fedbandit::service::http;
 use fedbandit::service::identity::Master;
 use fedbandit::service::mqtt::{Broker, Topics};
@@ -20,6 +20,7 @@ use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Memory;
 use fedbandit::service::{Link, Service};
 use fedbandit::simulation::{Attack, Config, Experiment, Log};
+use fedbandit::streams::AgentId;
 use fedbandit_core::wire::{Identity, Message, Nonces, Seal, claimed_address, cobs, max_sealed_frame_len};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -206,7 +207,7 @@ fn service() -> Service {
     let device = |agent| Enrolled { agent, revoked: agent == 4, sealed: agent == 3, enrolled_at: None };
     let registry = Registry { run: RUN, dimension: 2, devices: (1..=4).map(device).collect() };
     let config = Config { attack: Attack::None, corrupt: 0.0, steps: 256, episode_len: Some(4), ..Config::default() };
-    let timing = Timing { patience: 1_000, window: 2, unix_seconds: 1 };
+    let timing = Timing { time_limit: 1_000, window: 2, unix_seconds: 1 };
     start(&mut Memory::default(), &config, &registry, &master(), timing, 0).expect("a service")
 }
 
@@ -230,13 +231,15 @@ fn mqtt(data: &[u8]) {
     });
     let mut service = service();
     service.reaches_all(Link(1));
-    service.committed();
+    let first = service.take_batch().expect("the first release");
+    service.committed(first);
     while service.poll().is_some() {}
     for mut frame in [message.to_vec(), authentic(&master().identity(RUN, agent, 2), message)] {
         let taken = service.handle(Link(1), &mut frame).is_ok();
-        assert!(taken || service.uncommitted().is_empty());
-        assert!(service.uncommitted().len() <= 1);
-        service.committed();
+        if let Some(batch) = service.take_batch() {
+            assert!(taken && batch.events().len() == 1);
+            service.committed(batch);
+        }
         let answers = std::iter::from_fn(|| service.poll()).count();
         assert!(answers <= usize::from(taken), "{answers} answers");
         service.left(Link(1), agent);
@@ -324,9 +327,9 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
             vec![array, b"a,b\n1,2\n3,4e5\n".to_vec()]
         }
         "store_row" => {
-            let values = vec![0.5; 5];
-            let summary = Event::Summary { agent: 1, episode: 2, steps: 3, reward_sum: 0.5, values };
-            vec![summary.to_bytes(), [&[2; 13][..], &[0; 20]].concat()]
+            let (agent, gram, feature_sum) = (AgentId(1), vec![0.5; 3], vec![0.5; 2]);
+            let summary = event::Summary { agent, episode: 2, steps: 3, reward_sum: 0.5, gram, feature_sum };
+            vec![Event::Summary(summary).to_bytes(), [&[2; 13][..], &[0; 20]].concat()]
         }
         "mqtt" => {
             let frames = frames();

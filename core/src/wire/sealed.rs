@@ -27,7 +27,7 @@ pub struct Nonce([u8; NONCE_LEN]);
 
 /// All nonces of one start of a device or a controller: its boot number, then a counter.
 ///
-/// Make one of it per start, for all frames that are sent until the next: a second one with the same boot number repeats the nonces of the first.
+/// Make one `Nonces` per start, for all frames that are sent until the next start: a second one with the same boot number repeats the nonces of the first.
 /// A controller may take one for all its devices.
 #[derive(Debug)]
 pub struct Nonces {
@@ -105,7 +105,7 @@ impl Seal {
     /// Reads a frame from the other end; its payload is decrypted in place. A frame with a wrong tag stays as it is.
     ///
     /// # Errors
-    /// The frame is none, is not sealed, is not for this identity, or its tag is wrong; see [`DecodeError`].
+    /// The bytes are not a sealed frame, it is not for this identity, or its tag is wrong; see [`DecodeError`].
     pub fn decode<'a>(&self, frame: &'a mut [u8]) -> Result<Message<'a>, DecodeError> {
         self.open(&self.other, frame)
     }

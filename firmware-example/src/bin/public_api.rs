@@ -10,7 +10,7 @@ use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
 use fedbandit_core::session::Session;
-use fedbandit_core::wire::{Identity, Message, claimed_address, cobs, max_frame_len};
+use fedbandit_core::wire::{Identity, Message, claimed_address, cobs, is_model, max_frame_len};
 use fedbandit_core::{
     Action, Agent, Model, Prior, Rewards, Values, fingerprint, norm_squared_limit, packed_len, project, rounding,
 };
@@ -89,6 +89,7 @@ fn link(agent: &mut Agent<D>, rng: &mut Pcg32) {
     let mut buffer = [0; FRAME];
     let received: &[u8] = black_box(&[]);
     _ = black_box(claimed_address(received));
+    _ = black_box(is_model(received));
     if let Ok(message) = identity.decode(received) {
         let message: &Message<'_> = black_box(&message);
         _ = black_box(identity.encode(message, black_box(&mut buffer)));

@@ -5,11 +5,12 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use fedbandit::service::edge::{Edge, Life, edge};
+use fedbandit::service::stream::FRAME;
 use fedbandit::simulation::{Attack, Config, Environment, RewardKind};
 
 use super::fleet::read_blob;
 use super::simulate::read_logs;
-use super::transport::{FRAME, Line, Target};
+use super::transport::{Line, Target};
 use super::{EXIT_CODES, Failure, print};
 
 const HELP: &str = "\

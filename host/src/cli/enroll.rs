@@ -48,16 +48,19 @@ impl EnrollArgs {
         let mut registry = self.registry(&directory)?;
         let master = directory.master()?;
         let now = unix_seconds();
-        let first = registry.devices.iter().map(|device| device.agent + 1).max().unwrap_or(1);
-        for agent in first..first + self.count {
+        let before = registry.devices.iter().map(|device| device.agent).max().unwrap_or(0);
+        let none_left =
+            || Failure::Data(format!("{}: device {before} is enrolled, and numbers end", self.dir.display()));
+        let last = before.checked_add(self.count).ok_or_else(none_left)?;
+        for agent in before + 1..=last {
             let identity = master.identity(registry.run, agent, registry.dimension);
             let blob = if self.sealed { identity.to_sealed_blob() } else { identity.to_blob() };
             write_secret(&directory.blob(agent), &blob)?;
             registry.devices.push(Enrolled { agent, revoked: false, sealed: self.sealed, enrolled_at: Some(now) });
         }
         directory.write_registry(&registry)?;
-        let last = first + self.count - 1;
-        write(&format!("enrolled {first} to {last} of run {}: {}", registry.run, self.dir.join("devices").display()))
+        let (first, run) = (before + 1, registry.run);
+        write(&format!("enrolled {first} to {last} of run {run}: {}", self.dir.join("devices").display()))
     }
 
     fn registry(&self, directory: &Directory) -> Result<Registry, Failure> {

@@ -1,14 +1,15 @@
 //! `fedbandit export`: what is in a store, for other programs.
 
 use std::io::{self, BufWriter, Write};
+use std::mem;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use fedbandit::service::event::{Event, Release};
+use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::redb::File;
-use fedbandit::service::setup::{Enrolled, Registry, StartError, Terms};
+use fedbandit::service::setup::{Enrolled, Registry, StartError, Terms, for_each_event};
 use fedbandit::service::store::Store;
-use fedbandit_core::{Rewards, packed_len};
+use fedbandit_core::Rewards;
 use serde_json::{Value, json};
 
 use super::fleet::Directory;
@@ -77,12 +78,36 @@ type Row = Vec<(&'static str, Cell)>;
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let (head, rows) = match self.what {
-            What::Devices => devices(&Directory(self.dir))?,
-            what => events(&Directory(self.dir), what, self.raw)?,
+        let directory = Directory(self.dir.clone());
+        match self.what {
+            What::Devices => {
+                let (head, rows) = devices(&directory)?;
+                self.write(&head, |table| rows.iter().try_for_each(|row| table.write(row)))
+            }
+            what => {
+                let (store, terms) = stored(&directory, what, self.raw)?;
+                let head = json!({ "version": VERSION, "run": terms.run, "config": terms.config });
+                self.write(&head, |table| {
+                    let mut written = Ok(());
+                    let each = &mut |bytes: &[u8]| {
+                        let row = Event::from_bytes(bytes, terms.config.dim).and_then(|event| row(event, what));
+                        if let (Some(row), Ok(())) = (row, &written) {
+                            written = table.write(&row);
+                        }
+                    };
+                    store.replay(each).map_err(io::Error::other)?;
+                    written
+                })
+            }
+        }
+    }
+
+    /// Writes a table, of which each row is gone from memory before the next comes.
+    fn write(&self, head: &Value, rows: impl FnOnce(&mut Table<'_>) -> io::Result<()>) -> Result<(), Failure> {
+        let all = |writer: &mut dyn Write| {
+            rows(&mut Table::new(writer, self.format, head)?)?;
+            writer.flush()
         };
-        let format = self.format;
-        let all = |writer: &mut dyn Write| write_all(&head, &rows, format, writer);
         match &self.out {
             Some(file) => replace_file(file, all),
             None => match all(&mut BufWriter::new(io::stdout().lock())) {
@@ -108,7 +133,8 @@ fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
     Ok((head, devices.into_iter().map(row).collect()))
 }
 
-fn events(directory: &Directory, what: What, raw: bool) -> Result<(Value, Vec<Row>), Failure> {
+/// A store that has events of this kind to give away; all of them can be read.
+fn stored(directory: &Directory, what: What, raw: bool) -> Result<(File, Terms), Failure> {
     let path = directory.store();
     let store = File::open_to_read(&path).map_err(|error| {
         let advice = if File::is_taken(&error) { ": stop the service first" } else { "" };
@@ -121,45 +147,35 @@ fn events(directory: &Directory, what: What, raw: bool) -> Result<(Value, Vec<Ro
                       promise. With --raw they are written all the same";
         return Err(Failure::Usage(reason.into()));
     }
-    let mut rows = Ok(Vec::new());
-    let mut number = 0;
-    let dimension = terms.config.dim;
-    let each = &mut |bytes: &[u8]| {
-        match (Event::from_bytes(bytes, dimension), &mut rows) {
-            (Some(event), Ok(rows)) => rows.extend(row(event, what, dimension)),
-            (None, Ok(_)) => rows = Err(StartError::Damaged(number)),
-            _ => {}
-        }
-        number += 1;
-    };
-    store.replay(each).map_err(|error| unreadable(&error).about(path.display()))?;
-    let head = json!({ "version": VERSION, "run": terms.run, "config": terms.config });
-    rows.map(|rows| (head, rows)).map_err(damaged)
+    // Before the first is written: who reads half of a table may not notice that it ends in an error.
+    for_each_event::<StartError>(&store, &terms, |_| Ok(())).map_err(|error| match error {
+        StartError::Store(error) => unreadable(&error).about(path.display()),
+        other => damaged(other),
+    })?;
+    Ok((store, terms))
 }
 
 /// The row of an event, if it is one of those.
-fn row(event: Event, what: What, dimension: usize) -> Option<Row> {
+fn row(event: Event, what: What) -> Option<Row> {
     let whole = |number: u32| Cell::Whole(Some(number.into()));
     match event {
-        Event::Summary { agent, episode, steps, reward_sum, mut values } if what == What::Messages => {
-            let feature_sum = values.split_off(packed_len(dimension));
+        Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) if what == What::Messages => {
             Some(vec![
-                ("agent", whole(agent)),
+                ("agent", whole(agent.0)),
                 ("episode", whole(episode)),
                 ("steps", whole(steps)),
                 ("reward_sum", Cell::Real(reward_sum)),
-                ("gram", Cell::Reals(values)),
+                ("gram", Cell::Reals(gram)),
                 ("feature_sum", Cell::Reals(feature_sum)),
             ])
         }
-        Event::Release(Release { episode, episode_len, beta, rewards, mut values }) if what == What::Releases => {
-            let design = values.split_off(dimension);
+        Event::Release(Release { episode, episode_len, beta, rewards, theta, design }) if what == What::Releases => {
             Some(vec![
                 ("episode", whole(episode)),
                 ("episode_len", whole(episode_len)),
                 ("rewards", Cell::Word(if rewards == Rewards::Clipped { "clipped" } else { "unbounded" })),
                 ("beta", Cell::Real(beta)),
-                ("theta", Cell::Reals(values)),
+                ("theta", Cell::Reals(theta)),
                 ("design", Cell::Reals(design)),
             ])
         }
@@ -167,20 +183,34 @@ fn row(event: Event, what: What, dimension: usize) -> Option<Row> {
     }
 }
 
-fn write_all(head: &Value, rows: &[Row], format: Format, writer: &mut dyn Write) -> io::Result<()> {
-    let mark = if let Format::Csv = format { "# " } else { "" };
-    writeln!(writer, "{mark}{head}")?;
-    if let (Format::Csv, Some(first)) = (format, rows.first()) {
-        let name = |(name, cell): &(&str, Cell)| match cell {
-            Cell::Reals(values) => (1..=values.len()).map(|i| format!("{name}_{i}")).collect(),
-            _ => vec![(*name).to_owned()],
-        };
-        writeln!(writer, "{}", first.iter().flat_map(name).collect::<Vec<_>>().join(","))?;
+/// A table that is written row by row.
+struct Table<'a> {
+    writer: &'a mut dyn Write,
+    format: Format,
+    /// Whether the names of its columns are still to come.
+    nameless: bool,
+}
+
+impl<'a> Table<'a> {
+    /// With its first line, which tells what it is of.
+    fn new(writer: &'a mut dyn Write, format: Format, head: &Value) -> io::Result<Self> {
+        let mark = if let Format::Csv = format { "# " } else { "" };
+        writeln!(writer, "{mark}{head}")?;
+        Ok(Self { writer, format, nameless: true })
     }
-    for row in rows {
-        match format {
+
+    fn write(&mut self, row: &Row) -> io::Result<()> {
+        match self.format {
             Format::Csv => {
-                writeln!(writer, "{}", row.iter().map(|(_, cell)| cell.text("", ",")).collect::<Vec<_>>().join(","))?;
+                if mem::take(&mut self.nameless) {
+                    let name = |(name, cell): &(&str, Cell)| match cell {
+                        Cell::Reals(values) => (1..=values.len()).map(|i| format!("{name}_{i}")).collect(),
+                        _ => vec![(*name).to_owned()],
+                    };
+                    writeln!(self.writer, "{}", row.iter().flat_map(name).collect::<Vec<_>>().join(","))?;
+                }
+                let cells: Vec<_> = row.iter().map(|(_, cell)| cell.text("", ",")).collect();
+                writeln!(self.writer, "{}", cells.join(","))
             }
             Format::Json => {
                 let field = |(name, cell): &(&str, Cell)| match cell {
@@ -188,11 +218,10 @@ fn write_all(head: &Value, rows: &[Row], format: Format, writer: &mut dyn Write)
                     Cell::Word(word) => format!("\"{name}\":\"{word}\""),
                     _ => format!("\"{name}\":{}", cell.text("null", ",")),
                 };
-                writeln!(writer, "{{{}}}", row.iter().map(field).collect::<Vec<_>>().join(","))?;
+                writeln!(self.writer, "{{{}}}", row.iter().map(field).collect::<Vec<_>>().join(","))
             }
         }
     }
-    writer.flush()
 }
 
 impl Cell {

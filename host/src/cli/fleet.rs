@@ -11,7 +11,7 @@ use fedbandit::service::identity::Master;
 use fedbandit::service::setup::Registry;
 use fedbandit_core::wire::Identity;
 
-use super::{Failure, write_file};
+use super::{Failure, sync_name, write_file};
 
 /// A run's directory:
 ///
@@ -92,7 +92,7 @@ impl Directory {
     }
 }
 
-/// Writes a file that only its owner can read.
+/// Writes a file durably, that only its owner can read.
 pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let about = |error: io::Error| Failure::from(error).about(file.display());
     if let Some(directory) = file.parent() {
@@ -100,7 +100,7 @@ pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
     }
     let mut secret =
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file).map_err(about)?;
-    secret.write_all(bytes).and_then(|()| secret.sync_all()).map_err(about)
+    secret.write_all(bytes).and_then(|()| secret.sync_all()).and_then(|()| sync_name(file)).map_err(about)
 }
 
 /// Reads a device's identity. One that asks for sealed frames comes with the number of this start, which is counted in

@@ -157,7 +157,7 @@ fn print(value: &impl Serialize) -> Result<(), Failure> {
     write(&text.map_err(io::Error::from)?)
 }
 
-/// Writes a text to a file as a whole or not at all, and its directory if need be.
+/// Writes a text to a file durably, as a whole or not at all, and its directory if need be.
 fn write_file(file: &Path, text: &str) -> Result<(), Failure> {
     replace_file(file, |writer| writer.write_all(text.as_bytes()))
 }
@@ -173,10 +173,18 @@ fn replace_file(file: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<
     let write = || {
         let mut writer = BufWriter::new(fs::File::create(&unfinished)?);
         content(&mut writer)?;
-        writer.into_inner()?;
-        fs::rename(&unfinished, file)
+        // A name must not be safe before what it names is.
+        writer.into_inner()?.sync_all()?;
+        fs::rename(&unfinished, file)?;
+        sync_name(file)
     };
     write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(about)
+}
+
+/// Makes the name of a new file safe, which its own content does not.
+fn sync_name(file: &Path) -> io::Result<()> {
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Writes a text to stdout.

@@ -97,8 +97,8 @@ impl Args {
     }
 }
 
-fn timing(patience: u64, window: u32) -> Timing {
-    Timing { patience, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
+fn timing(time_limit: u64, window: u32) -> Timing {
+    Timing { time_limit, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
 }
 
 /// Reads the configuration. A path in the file is meant from where the file is.

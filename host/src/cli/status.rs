@@ -35,7 +35,7 @@ pub(super) struct Args {
 }
 
 /// How long a service may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(5);
 /// How often, and with which pauses, a run is asked whose service is about to start or to end.
 const ATTEMPTS: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(200);
@@ -52,7 +52,7 @@ impl Args {
 
 /// A service's own words, and where they are from.
 fn ask(address: SocketAddr) -> Result<Value, Failure> {
-    let body = http::get(address, "/status.json", PATIENCE);
+    let body = http::get(address, "/status.json", ANSWER);
     let body = body.map_err(|error| Failure::from(error).about(address))?;
     let mut status: Value = serde_json::from_str(&body).map_err(|error| Failure::data(error).about(address))?;
     status["service"] = json!(format!("http://{address}"));
@@ -71,7 +71,7 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
     for _ in 0..ATTEMPTS {
         // An address that a service left when it was killed may be another's by now.
         if let Some((address, name)) = directory.service()
-            && http::get(address, "/name", PATIENCE).is_ok_and(|answer| answer == name)
+            && http::get(address, "/name", ANSWER).is_ok_and(|answer| answer == name)
             && let Ok(status) = ask(address)
         {
             return Ok(status);

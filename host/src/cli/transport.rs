@@ -11,19 +11,17 @@ use fedbandit::service::mqtt::{self, Broker};
 #[cfg(feature = "serial")]
 use fedbandit::service::serial::{self, Port};
 use fedbandit::service::setup::Registry;
+use fedbandit::service::stream::FRAME;
 use fedbandit::service::tcp;
 #[cfg(feature = "tls")]
 use fedbandit::service::tls::{Acceptor, Connector, TlsError};
-use fedbandit::service::worker::{Door, MAX_DIMENSION};
-use fedbandit_core::wire::{cobs, max_sealed_frame_len};
+use fedbandit::service::worker::Door;
+use fedbandit_core::wire::cobs;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::{Failure, write};
-
-/// The longest frame.
-pub(super) const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
 
 /// What `serve` listens on.
 pub(super) struct Transports {

@@ -14,7 +14,7 @@ pub trait Edge: Send {
     /// Takes a frame of the controller's.
     ///
     /// # Errors
-    /// The frame is none for this device.
+    /// The bytes are not a frame for this device.
     fn handle(&mut self, frame: &[u8], now: u64) -> Result<Event, DecodeError>;
 
     /// Writes the frame to send now, if any, and returns its length.

@@ -2,6 +2,8 @@
 
 use fedbandit_core::{Model, Rewards, Values, packed_len};
 
+use crate::streams::AgentId;
+
 /// An event, and its bytes in the log:
 ///
 /// | bytes | summary | release |
@@ -17,20 +19,26 @@ use fedbandit_core::{Model, Rewards, Values, packed_len};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A device's summary of an episode was taken. Whether it counts is decided by admission, the same way each time.
-    Summary {
-        /// Its sender.
-        agent: u32,
-        /// The episode that it is of.
-        episode: u32,
-        /// How many steps it is of.
-        steps: u32,
-        /// Σr, as its sender says.
-        reward_sum: f32,
-        /// U packed, then u.
-        values: Vec<f32>,
-    },
+    Summary(Summary),
     /// An episode began, and this is its model.
     Release(Release),
+}
+
+/// A summary as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Its sender.
+    pub agent: AgentId,
+    /// The episode that it is of.
+    pub episode: u32,
+    /// How many steps it is of.
+    pub steps: u32,
+    /// Σr, as its sender says.
+    pub reward_sum: f32,
+    /// U packed.
+    pub gram: Vec<f32>,
+    /// u.
+    pub feature_sum: Vec<f32>,
 }
 
 /// A model that was, or is about to be, broadcast.
@@ -44,8 +52,10 @@ pub struct Release {
     pub beta: f32,
     /// Whether devices clip rewards.
     pub rewards: Rewards,
-    /// θ_k, then Λ_k packed.
-    pub values: Vec<f32>,
+    /// θ_k.
+    pub theta: Vec<f32>,
+    /// Λ_k packed.
+    pub design: Vec<f32>,
 }
 
 impl Release {
@@ -56,20 +66,20 @@ impl Release {
             episode_len: model.episode_len,
             beta: model.beta,
             rewards: model.rewards,
-            values: model.theta.iter().chain(model.design.iter()).collect(),
+            theta: model.theta.iter().collect(),
+            design: model.design.iter().collect(),
         }
     }
 
     /// The model again.
-    pub fn model(&self, dimension: usize) -> Model<'_> {
-        let (theta, design) = self.values.split_at(dimension.min(self.values.len()));
+    pub fn model(&self) -> Model<'_> {
         Model {
             episode: self.episode,
             episode_len: self.episode_len,
             beta: self.beta,
             rewards: self.rewards,
-            theta: Values::Native(theta),
-            design: Values::Native(design),
+            theta: Values::Native(&self.theta),
+            design: Values::Native(&self.design),
         }
     }
 }
@@ -82,15 +92,15 @@ impl Event {
     /// The event's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, numbers, values) = match self {
-            Self::Summary { agent, episode, steps, reward_sum, values } => {
-                (SUMMARY, vec![*agent, *episode, *steps, reward_sum.to_bits()], values)
+            Self::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) => {
+                (SUMMARY, vec![agent.0, *episode, *steps, reward_sum.to_bits()], [gram, feature_sum])
             }
-            Self::Release(Release { episode, episode_len, beta, rewards, values }) => {
+            Self::Release(Release { episode, episode_len, beta, rewards, theta, design }) => {
                 let kind = if *rewards == Rewards::Clipped { CLIPPED } else { RELEASE };
-                (kind, vec![*episode_len, *episode, beta.to_bits()], values)
+                (kind, vec![*episode_len, *episode, beta.to_bits()], [theta, design])
             }
         };
-        let words = numbers.into_iter().chain(values.iter().map(|value| value.to_bits()));
+        let words = numbers.into_iter().chain(values.into_iter().flatten().map(|value| value.to_bits()));
         [kind].into_iter().chain(words.flat_map(u32::to_le_bytes)).collect()
     }
 
@@ -99,23 +109,35 @@ impl Event {
         let (kind, words) = bytes.split_first()?;
         let (words, []) = words.as_chunks::<4>() else { return None };
         let (numbers, values) = words.split_at_checked(words.len().checked_sub(packed_len(dimension) + dimension)?)?;
-        let values = values.iter().map(|value| f32::from_le_bytes(*value)).collect();
         let whole = u32::from_le_bytes;
+        let split = |at| {
+            let (first, second) = values.split_at_checked(at)?;
+            let reals = |words: &[[u8; 4]]| words.iter().map(|word| f32::from_le_bytes(*word)).collect::<Vec<f32>>();
+            Some((reals(first), reals(second)))
+        };
         match (*kind, numbers) {
-            (SUMMARY, &[agent, episode, steps, reward_sum]) => Some(Self::Summary {
-                agent: whole(agent),
-                episode: whole(episode),
-                steps: whole(steps),
-                reward_sum: f32::from_le_bytes(reward_sum),
-                values,
-            }),
-            (RELEASE | CLIPPED, &[episode_len, episode, beta]) => Some(Self::Release(Release {
-                episode: whole(episode),
-                episode_len: whole(episode_len),
-                beta: f32::from_le_bytes(beta),
-                rewards: if *kind == CLIPPED { Rewards::Clipped } else { Rewards::Unbounded },
-                values,
-            })),
+            (SUMMARY, &[agent, episode, steps, reward_sum]) => {
+                let (gram, feature_sum) = split(packed_len(dimension))?;
+                Some(Self::Summary(Summary {
+                    agent: AgentId(whole(agent)),
+                    episode: whole(episode),
+                    steps: whole(steps),
+                    reward_sum: f32::from_le_bytes(reward_sum),
+                    gram,
+                    feature_sum,
+                }))
+            }
+            (RELEASE | CLIPPED, &[episode_len, episode, beta]) => {
+                let (theta, design) = split(dimension)?;
+                Some(Self::Release(Release {
+                    episode: whole(episode),
+                    episode_len: whole(episode_len),
+                    beta: f32::from_le_bytes(beta),
+                    rewards: if *kind == CLIPPED { Rewards::Clipped } else { Rewards::Unbounded },
+                    theta,
+                    design,
+                }))
+            }
             _ => None,
         }
     }

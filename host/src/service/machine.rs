@@ -5,118 +5,19 @@ use std::mem;
 
 use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{
-    DecodeError, Identity, Message, NackReason, Nonces, Seal, Summary, claimed_address, max_sealed_frame_len,
+    self, DecodeError, Identity, Message, NackReason, Nonces, Seal, claimed_address, max_sealed_frame_len,
 };
-use fedbandit_core::{Model, packed_len};
 use serde::Serialize;
 
-use super::event::{Event, Release};
+use super::event::{Event, Release, Summary};
+use super::learner::Learner;
+use super::status::{Promise, Quality, Received, Status, Suspect};
 use crate::admission::Fault;
 use crate::aggregate::{AggregateError, lower_median};
-use crate::controller::{Closed, Controller, Counts, Suspicion};
+use crate::controller::Closed;
 use crate::privacy::calibration::{Budget, Mechanism};
-use crate::privacy::{Private, RunKey};
-use crate::rule::{Estimate, Rule};
-use crate::streams::{AgentId, NoPrivacy, Streams};
-
-/// A controller with or without privacy.
-#[expect(clippy::large_enum_variant, reason = "there is one of them")]
-pub enum Learner {
-    /// Streams are no secret.
-    Plain(Controller<NoPrivacy, Box<dyn Rule + Send>>),
-    /// Streams are private.
-    Private(Controller<Private<RunKey>, Box<dyn Rule + Send>>),
-}
-
-/// Calls the same method of either controller.
-macro_rules! either {
-    ($learner:expr, $controller:ident => $call:expr) => {
-        match $learner {
-            Learner::Plain($controller) => $call,
-            Learner::Private($controller) => $call,
-        }
-    };
-}
-
-impl Learner {
-    fn model(&self) -> Option<Model<'_>> {
-        either!(self, controller => controller.model())
-    }
-
-    fn expects(&self, agent: u32, episode: u32) -> Result<(), Fault> {
-        either!(self, controller => controller.expects(AgentId(agent), episode))
-    }
-
-    /// Whether the summary counts; what is wrong with it is in the controller's counts.
-    fn receive(&mut self, agent: u32, episode: u32, gram: &[f32], feature_sum: &[f32]) -> bool {
-        let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
-        either!(self, controller => controller.receive(AgentId(agent), episode, gram, feature_sum)).is_ok()
-    }
-
-    fn close_episode(&mut self) -> Result<Option<Closed>, AggregateError> {
-        either!(self, controller => controller.close_episode())
-    }
-
-    fn missing(&self) -> usize {
-        either!(self, controller => controller.missing())
-    }
-
-    /// V̂_i and v̂_i as they are released; without privacy the sums as they are.
-    pub fn streams(&self) -> &Streams {
-        either!(self, controller => controller.streams())
-    }
-
-    /// What happened so far; exact, and so for the operator alone where streams are private.
-    pub fn counts(&self) -> &Counts {
-        either!(self, controller => controller.counts())
-    }
-
-    /// What the rule said last.
-    pub fn estimate(&self) -> &Estimate {
-        either!(self, controller => controller.estimate())
-    }
-
-    fn is_private(&self) -> bool {
-        matches!(self, Self::Private(_))
-    }
-
-    /// The devices that are farthest from the centre, the farthest first; none where streams are private.
-    fn suspicious(&self, most: usize) -> Vec<Suspect> {
-        let Self::Plain(controller) = self else { return Vec::new() };
-        let suspect = |suspicion: Suspicion<AgentId>| Suspect {
-            agent: suspicion.unit.0,
-            // What is infinitely many median radii away is shown as very many.
-            distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),
-        };
-        let mut suspects: Vec<Suspect> = controller.suspicions().map(suspect).collect();
-        suspects.sort_by(|a, b| b.distance.total_cmp(&a.distance));
-        suspects.truncate(most);
-        suspects
-    }
-}
-
-/// A device and how far from the centre its sums are, in median radii.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Suspect {
-    /// Its number.
-    pub agent: u32,
-    /// The larger distance of its two sums.
-    pub distance: f64,
-}
-
-/// How well an episode went.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Quality {
-    /// k, the episode that was closed.
-    pub episode: u32,
-    /// β_k, the width that its choices were made with.
-    pub beta: f32,
-    /// How many devices had sent nothing for it.
-    pub missing: usize,
-    /// The median over devices of the mean reward that they say they had: fewer than half of them, if they lie, cannot
-    /// move it beyond what others had. None if nobody said, and never where streams are private.
-    pub mean_reward: Option<f64>,
-}
+use crate::rule::Estimate;
+use crate::streams::AgentId;
 
 /// How many episodes are remembered for people.
 const HISTORY: usize = 256;
@@ -170,7 +71,7 @@ struct Device {
 pub enum End {
     /// Frames are authenticated.
     Plain(Identity),
-    /// Frames are sealed; others are refused.
+    /// Frames are sealed; plain ones are refused.
     Sealed(Seal),
 }
 
@@ -192,29 +93,32 @@ impl End {
 
 /// The controller of real devices, without clock, network or storage.
 ///
-/// The caller hands in frames by [`handle`](Self::handle) and time by [`tick`](Self::tick). Then it stores
-/// [`uncommitted`](Self::uncommitted) events durably, says so by [`committed`](Self::committed), and sends all that
+/// The caller hands in frames by [`handle`](Self::handle) and time by [`tick`](Self::tick). Then it takes what happened by
+/// [`take_batch`](Self::take_batch), stores it durably, says so by [`committed`](Self::committed), and sends all that
 /// [`poll`](Self::poll) has. Nothing that depends on an event is sent before that event is stored: no acknowledgement
 /// before its summary, no model before its release. If storing fails, the caller stops; after a restart
-/// [`restore`](Self::restore) makes of the stored events what was there before.
+/// [`Restoring`] makes of the stored events what was there before.
 pub struct Service {
     run: u32,
     dimension: usize,
     learner: Learner,
-    devices: BTreeMap<u32, Device>,
+    devices: BTreeMap<AgentId, Device>,
     /// For all sealed frames until the next start.
     nonces: Nonces,
     /// The running episode's model; none when the run is over.
     release: Option<Release>,
+    /// What happened since the last batch was taken.
     uncommitted: Vec<Event>,
-    /// The (agent, episode) of uncommitted summaries.
-    staged: BTreeSet<(u32, u32)>,
+    /// Whether that batch is still being stored.
+    storing: bool,
+    /// The (agent, episode) of summaries that are not stored yet.
+    staged: BTreeSet<(AgentId, u32)>,
     outbox: VecDeque<Outgoing>,
     dropped: BTreeMap<Dropped, u64>,
     /// The link over which devices without one of their own are reached.
     common: Option<Link>,
     /// How long an episode may last, in milliseconds.
-    patience: u64,
+    time_limit: u64,
     /// When the running one ends.
     deadline: u64,
     /// The devices' mean rewards in the running episode, as they say. None where streams are private: no noise is on
@@ -224,20 +128,26 @@ pub struct Service {
     /// The frames that were dropped and the summaries that counted as zero when the last episode closed.
     rejected_before: [u64; 2],
     history: VecDeque<Quality>,
+    /// Who was farthest from the centre when the last episode closed.
+    suspicious: Vec<Suspect>,
     about: About,
 }
 
-/// Summaries by what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Received {
-    /// Stored, and counted as they are.
-    pub accepted: u64,
-    /// Of these, after their episode had closed.
-    pub late: u64,
-    /// Stored before, and acknowledged again; since the service started.
-    pub duplicate: u64,
-    /// Of another dimension or of no open episode, and refused; since the service started.
-    pub refused: u64,
+/// Events to be stored together, and then to be handed back to the service that they are of.
+#[derive(Debug)]
+#[must_use = "a service waits for its batch to be stored"]
+pub struct Batch(Vec<Event>);
+
+impl Batch {
+    /// What happened, in order; never nothing.
+    pub fn events(&self) -> &[Event] {
+        &self.0
+    }
+
+    /// The events' bytes.
+    pub fn to_bytes(&self) -> Vec<Vec<u8>> {
+        self.0.iter().map(Event::to_bytes).collect()
+    }
 }
 
 /// What is known of a run before it begins.
@@ -261,40 +171,63 @@ pub struct Start {
     /// Larger at each start, and stored durably before: sealed frames are counted from it.
     pub boot: u32,
     /// How long an episode may last, in milliseconds.
-    pub patience: u64,
+    pub time_limit: u64,
     /// The time, in milliseconds.
     pub now: u64,
     /// What is to be said of the run.
     pub about: About,
 }
 
-/// The stored events are not those of this run.
+/// A stored event that cannot have happened in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RestoreError {
-    /// An event that cannot have happened.
-    #[error("event {0} of the store is not one of this run")]
-    Event(u64),
-    /// The rule is not defined for these agents.
-    #[error("the aggregator does not fit the enrolled devices")]
-    Rule,
+#[error("event {0} of the store is not one of this run")]
+pub struct RestoreError(u64);
+
+/// A service that is being told what was stored before it started, one event after the other.
+pub struct Restoring {
+    service: Service,
+    events: u64,
+}
+
+impl Restoring {
+    /// The next event.
+    ///
+    /// # Errors
+    /// The event does not fit what was before it.
+    pub fn replay(&mut self, event: Event) -> Result<(), RestoreError> {
+        self.service.replay(event).map_err(|()| RestoreError(self.events))?;
+        self.events += 1;
+        Ok(())
+    }
+
+    /// There are no more: the run begins, or goes on.
+    pub fn finish(self) -> Service {
+        let mut service = self.service;
+        service.rejected_before[1] = service.learner.counts().faults.values().sum();
+        if service.release.is_none() && service.learner.model().is_some() {
+            service.stage_release();
+        }
+        service
+    }
+
+    /// How many there were so far.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
 }
 
 impl Service {
-    /// A run that begins, or goes on: with the events that were stored before, in order. The devices, with whether they
-    /// are revoked, are those that the learner was made for.
-    ///
-    /// # Errors
-    /// The events do not fit.
+    /// A run before any of its events. The devices, with whether they are revoked, are those that the learner was made for.
     pub fn restore(
         start: Start,
         learner: Learner,
-        devices: impl IntoIterator<Item = (u32, End, bool)>,
-        events: impl IntoIterator<Item = Event>,
-    ) -> Result<Self, RestoreError> {
+        devices: impl IntoIterator<Item = (AgentId, End, bool)>,
+    ) -> Restoring {
         let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
-        let Start { run, dimension, boot, patience, now, about } = start;
+        let Start { run, dimension, boot, time_limit, now, about } = start;
         let mean_rewards = (!learner.is_private()).then(Vec::new);
-        let mut service = Self {
+        let suspicious = learner.suspicious(SUSPECTS);
+        let service = Self {
             run,
             dimension,
             learner,
@@ -302,33 +235,28 @@ impl Service {
             nonces: Nonces::new(boot),
             release: None,
             uncommitted: Vec::new(),
+            storing: false,
             staged: BTreeSet::new(),
             outbox: VecDeque::new(),
             dropped: BTreeMap::new(),
             common: None,
-            patience,
-            deadline: now.saturating_add(patience),
+            time_limit,
+            deadline: now.saturating_add(time_limit),
             mean_rewards,
             received: Received::default(),
             rejected_before: [0; 2],
             history: VecDeque::new(),
+            suspicious,
             about,
         };
-        for (number, event) in (0..).zip(events) {
-            service.replay(event).map_err(|()| RestoreError::Event(number))?;
-        }
-        service.rejected_before[1] = service.learner.counts().faults.values().sum();
-        if service.release.is_none() && service.learner.model().is_some() {
-            service.stage_release();
-        }
-        Ok(service)
+        Restoring { service, events: 0 }
     }
 
     fn replay(&mut self, event: Event) -> Result<(), ()> {
         match event {
-            Event::Summary { agent, episode, steps, reward_sum, values } => {
-                self.learner.expects(agent, episode).map_err(drop)?;
-                self.receive(agent, episode, (steps, reward_sum), &values);
+            Event::Summary(summary) => {
+                self.learner.expects(summary.agent, summary.episode).map_err(drop)?;
+                self.receive(&summary);
             }
             Event::Release(release) => {
                 if self.release.is_some() {
@@ -361,13 +289,14 @@ impl Service {
 
     /// From now on a device's frames are dropped, and it is sent nothing. It still counts as one of N.
     pub fn revoke(&mut self, agent: u32) {
-        if let Some(device) = self.devices.get_mut(&agent) {
+        if let Some(device) = self.devices.get_mut(&AgentId(agent)) {
             (device.revoked, device.link) = (true, None);
         }
     }
 
     fn read(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
         let (run, agent) = claimed_address(frame).ok_or(Dropped::Length)?;
+        let agent = AgentId(agent);
         let device = self.devices.get_mut(&agent).filter(|_| run == self.run).ok_or(Dropped::Unknown)?;
         let message = device.end.decode(frame).map_err(|error| match error {
             DecodeError::Version(_) => Dropped::Version,
@@ -389,16 +318,16 @@ impl Service {
         Ok(())
     }
 
-    fn take(&mut self, agent: u32, summary: &Summary<'_>) {
-        let Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
+    fn take(&mut self, agent: AgentId, summary: &wire::Summary<'_>) {
+        let wire::Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
         if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
             self.received.refused += 1;
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
         }
         match self.learner.expects(agent, episode) {
             Ok(()) if self.staged.insert((agent, episode)) => {
-                let values = gram.iter().chain(feature_sum.iter()).collect();
-                self.uncommitted.push(Event::Summary { agent, episode, steps, reward_sum, values });
+                let (gram, feature_sum) = (gram.iter().collect(), feature_sum.iter().collect());
+                self.uncommitted.push(Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }));
                 if planted::is(Bug::AckBeforeCommit) {
                     self.send(agent, &Message::Ack { episode });
                 }
@@ -423,13 +352,13 @@ impl Service {
     /// # Errors
     /// The rule's; the episode goes on.
     pub fn tick(&mut self, now: u64) -> Result<(), AggregateError> {
-        if self.release.is_none() || !self.uncommitted.is_empty() {
+        if self.release.is_none() || self.storing || !self.uncommitted.is_empty() {
             return Ok(());
         }
         let complete = !self.learner.is_private() && self.learner.missing() == 0;
         if now >= self.deadline || complete {
             self.close_episode()?;
-            self.deadline = now.saturating_add(self.patience);
+            self.deadline = now.saturating_add(self.time_limit);
             self.report();
             self.stage_release();
         }
@@ -437,15 +366,14 @@ impl Service {
     }
 
     /// Lets a stored summary count.
-    fn receive(&mut self, agent: u32, episode: u32, (steps, reward_sum): (u32, f32), values: &[f32]) {
-        let (gram, feature_sum) = values.split_at(packed_len(self.dimension));
-        if !self.learner.receive(agent, episode, gram, feature_sum) {
+    fn receive(&mut self, summary: &Summary) {
+        if !self.learner.receive(summary) {
             return;
         }
-        let late = self.release.as_ref().is_some_and(|release| release.episode > episode);
+        let late = self.release.as_ref().is_some_and(|release| release.episode > summary.episode);
         self.received.accepted += 1;
         self.received.late += u64::from(late);
-        let mean_reward = f64::from(reward_sum) / f64::from(steps);
+        let mean_reward = f64::from(summary.reward_sum) / f64::from(summary.steps);
         if let Some(mean_rewards) = &mut self.mean_rewards
             && !late
             && mean_reward.is_finite()
@@ -457,6 +385,7 @@ impl Service {
     /// The learner's episode ends, and how it went is remembered.
     fn close_episode(&mut self) -> Result<(), AggregateError> {
         let Some(Closed { episode, missing }) = self.learner.close_episode()? else { return Ok(()) };
+        self.suspicious = self.learner.suspicious(SUSPECTS);
         let said = self.mean_rewards.as_mut().map(mem::take).filter(|said| !said.is_empty());
         let beta = self.release.as_ref().map_or(0.0, |release| release.beta);
         self.history.push_back(Quality { episode, beta, missing, mean_reward: said.map(lower_median) });
@@ -501,18 +430,25 @@ impl Service {
         }
     }
 
-    /// What must be stored before anything else happens.
-    pub fn uncommitted(&self) -> &[Event] {
-        &self.uncommitted
+    /// What must be stored before anything else comes of it, if there is anything. What happens from now on is in the next
+    /// batch, which is there once this one is [`committed`](Self::committed).
+    pub fn take_batch(&mut self) -> Option<Batch> {
+        if self.storing || self.uncommitted.is_empty() {
+            return None;
+        }
+        self.storing = true;
+        Some(Batch(mem::take(&mut self.uncommitted)))
     }
 
-    /// The uncommitted events are stored: summaries count and are acknowledged, a release is sent to all.
-    pub fn committed(&mut self) {
-        self.staged.clear();
-        for event in mem::take(&mut self.uncommitted) {
+    /// A batch is stored: its summaries count and are acknowledged, its release is sent to all.
+    pub fn committed(&mut self, batch: Batch) {
+        self.storing = false;
+        for event in batch.0 {
             match event {
-                Event::Summary { agent, episode, steps, reward_sum, values } => {
-                    self.receive(agent, episode, (steps, reward_sum), &values);
+                Event::Summary(summary) => {
+                    let Summary { agent, episode, .. } = summary;
+                    self.staged.remove(&(agent, episode));
+                    self.receive(&summary);
                     self.send(agent, &Message::Ack { episode });
                 }
                 Event::Release(release) => self.broadcast(release),
@@ -523,7 +459,7 @@ impl Service {
     /// A release takes effect, and is sent to all.
     fn broadcast(&mut self, release: Release) {
         self.release = Some(release);
-        let agents: Vec<u32> = self.devices.keys().copied().collect();
+        let agents: Vec<AgentId> = self.devices.keys().copied().collect();
         agents.into_iter().for_each(|agent| self.send_model(agent));
     }
 
@@ -537,7 +473,7 @@ impl Service {
     pub fn reaches_all(&mut self, link: Link) {
         self.common = Some(link);
         let without = self.devices.iter().filter(|(_, device)| device.link.is_none());
-        let agents: Vec<u32> = without.map(|(agent, _)| *agent).collect();
+        let agents: Vec<AgentId> = without.map(|(agent, _)| *agent).collect();
         agents.into_iter().for_each(|agent| self.send_model(agent));
     }
 
@@ -551,18 +487,18 @@ impl Service {
 
     /// A device is gone from a link that others share.
     pub fn left(&mut self, link: Link, agent: u32) {
-        if let Some(device) = self.devices.get_mut(&agent).filter(|device| device.link == Some(link)) {
+        if let Some(device) = self.devices.get_mut(&AgentId(agent)).filter(|device| device.link == Some(link)) {
             device.link = None;
         }
     }
 
-    fn send_model(&mut self, agent: u32) {
+    fn send_model(&mut self, agent: AgentId) {
         if let Some(release) = self.release.clone() {
-            self.send(agent, &Message::Model(release.model(self.dimension)));
+            self.send(agent, &Message::Model(release.model()));
         }
     }
 
-    fn send(&mut self, agent: u32, message: &Message<'_>) {
+    fn send(&mut self, agent: AgentId, message: &Message<'_>) {
         let Some(Device { end, link, revoked: false, .. }) = self.devices.get(&agent) else { return };
         let Some(link) = link.or(self.common) else { return };
         let mut frame = vec![0; max_sealed_frame_len(self.dimension)];
@@ -593,7 +529,7 @@ impl Service {
             episode: self.release.as_ref().map(|release| release.episode),
             episodes: self.about.episodes,
             seconds_left: self.deadline.saturating_sub(now) / 1000,
-            seconds_per_episode: self.patience / 1000,
+            seconds_per_episode: self.time_limit / 1000,
             enrolled: self.devices.len(),
             revoked: devices(|device| device.revoked),
             seen: devices(|device| device.seen),
@@ -617,79 +553,8 @@ impl Service {
                 mechanism: mechanism.to_string(),
                 releases,
             }),
-            suspicious: self.learner.suspicious(SUSPECTS),
+            suspicious: self.suspicious.clone(),
             history: self.history.iter().copied().collect(),
         }
     }
-}
-
-/// What is promised to each message of a private run: (μ, ν)-differential privacy, over all K releases together. So it
-/// is spent on the run as a whole, however many of them there were so far.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Promise {
-    /// μ, elsewhere called ε.
-    pub mu: f64,
-    /// ν, elsewhere called δ.
-    pub nu: f64,
-    /// The zero-concentrated privacy that implies them.
-    pub rho: f64,
-    /// What keeps it.
-    pub mechanism: String,
-    /// The releases so far, of K.
-    pub releases: u32,
-}
-
-/// A run at a glance. The numbers are exact: with privacy, they are for the operator alone.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Status {
-    /// The run's number.
-    pub run: u32,
-    /// Of all that the store and the service must agree on: the same for the same terms.
-    pub config_hash: String,
-    /// k; none when the run is over.
-    pub episode: Option<u32>,
-    /// K.
-    pub episodes: u32,
-    /// Until the running episode ends.
-    pub seconds_left: u64,
-    /// How long an episode may last.
-    pub seconds_per_episode: u64,
-    /// N.
-    pub enrolled: usize,
-    /// How many of them are revoked.
-    pub revoked: usize,
-    /// How many of them were heard since the service started.
-    pub seen: usize,
-    /// How many of them are connected.
-    pub connected: usize,
-    /// How many have sent nothing for the running episode.
-    pub missing: usize,
-    /// How many had sent nothing when the last one closed.
-    pub missing_in_last_episode: Option<usize>,
-    /// How the last one went: see [`Quality::mean_reward`].
-    pub mean_reward: Option<f64>,
-    /// β_k.
-    pub beta: Option<f32>,
-    /// λ_k.
-    pub lambda: f64,
-    /// The larger one of the last two aggregations.
-    pub certified_gap: f64,
-    /// Of the last two aggregations together.
-    pub passes: u32,
-    /// Models whose Λ was repaired.
-    pub repaired: u64,
-    /// Summaries by what became of them.
-    pub received: Received,
-    /// Summaries that counted as zero, by reason.
-    pub faults: BTreeMap<Fault, u64>,
-    /// Frames that were dropped, by reason.
-    pub dropped: BTreeMap<Dropped, u64>,
-    /// Whether streams are private.
-    pub private: bool,
-    /// What a private run promises.
-    pub privacy: Option<Promise>,
-    /// The devices farthest from the centre; nobody where streams are private.
-    pub suspicious: Vec<Suspect>,
-    /// The last episodes.
-    pub history: Vec<Quality>,
 }

@@ -1,6 +1,6 @@
 //! The controller as a service that devices talk to.
 //!
-//! [`Service`] is a state machine around the [`controller`](crate::controller): it knows the devices' keys, answers their
+//! [`Service`] is a state machine around a [`Learner`], which is a [`controller`](crate::controller): it knows the devices' keys, answers their
 //! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file,
 //! [`observed`] watched;
 //! [`config`] reads a configuration, [`setup`] makes a service of it and a store, [`worker`] gives it a clock and transports: [`tcp`], and
@@ -11,6 +11,7 @@ pub mod edge;
 pub mod event;
 pub mod http;
 pub mod identity;
+mod learner;
 mod machine;
 #[cfg(feature = "mqtt")]
 pub mod mqtt;
@@ -19,6 +20,7 @@ pub mod redb;
 #[cfg(feature = "serial")]
 pub mod serial;
 pub mod setup;
+mod status;
 pub mod store;
 pub mod stream;
 pub mod tcp;
@@ -26,7 +28,6 @@ pub mod tcp;
 pub mod tls;
 pub mod worker;
 
-pub use machine::{
-    About, Dropped, End, Learner, Link, Outgoing, Promise, Quality, Received, RestoreError, Service, Start, Status,
-    Suspect,
-};
+pub use learner::Learner;
+pub use machine::{About, Batch, Dropped, End, Link, Outgoing, RestoreError, Restoring, Service, Start};
+pub use status::{Promise, Quality, Received, Status, Suspect};

@@ -8,20 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fedbandit_core::wire::claimed_address;
+use fedbandit_core::wire::{claimed_address, is_model};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{Filter, Packet, Publish};
 use rumqttc::v5::{AsyncClient, ClientError, Event, MqttOptions};
 use rumqttc::{TlsConfiguration, Transport};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::machine::{Dropped, Link};
-use super::stream::{Allowance, FRAME};
+use super::stream::{Allowance, FRAME, Pauses};
 use super::tls::Connector;
-use super::worker::{Door, Peer};
+use super::worker::{Door, Peer, Receipt};
 
-/// Before a broker is tried again, at first and at the most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 /// Frames that the broker may send before the first of them is acknowledged to it.
 const UNACKNOWLEDGED: u16 = 1_024;
 /// Models that the broker has not acknowledged, at the most.
@@ -30,8 +28,6 @@ const IN_FLIGHT: u16 = 256;
 const ABSENCE: u32 = 24 * 60 * 60;
 /// A topic and an MQTT header beside a frame.
 const ENVELOPE: u32 = 256;
-/// The type of a model's frame.
-const MODEL: u8 = 0x81;
 
 /// Where a broker is.
 #[derive(Clone)]
@@ -63,9 +59,13 @@ impl Broker {
             }
             None => (None, rest),
         };
-        let (host, port) = match address.trim_end_matches('/').rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().map_err(|_| "the broker's port is no number")?),
-            None => (address, port),
+        let address = address.trim_end_matches('/');
+        let (host, port) = match address.rsplit_once(':') {
+            // The colons of an address in brackets are its own.
+            Some((host, port)) if !port.ends_with(']') => {
+                (host, port.parse().map_err(|_| "the broker's port is no number")?)
+            }
+            _ => (address, port),
         };
         if host.is_empty() {
             return Err("the broker's host is missing");
@@ -73,7 +73,7 @@ impl Broker {
         Ok(Self { host: host.into(), port, tls, credentials })
     }
 
-    /// The options of a client. The broker is told to keep messages that are too long for a frame.
+    /// The options of a client. The broker is told to hold back messages that are longer than any frame.
     pub fn options(&self, id: impl Into<String>) -> MqttOptions {
         let mut options = MqttOptions::new(id, &self.host, self.port);
         options.set_keep_alive(Duration::from_secs(30)).set_max_packet_size(Some(FRAME as u32 + ENVELOPE));
@@ -125,8 +125,8 @@ impl Topics {
 /// What the broker is asked for, beside frames for devices.
 enum Order {
     Subscribe,
-    /// An acknowledgement, on the link over which the message came.
-    Acknowledge(Link, Box<Publish>),
+    /// An acknowledgement, on the link over which the message came, and its place among those that there may be.
+    Acknowledge(Link, Box<Publish>, OwnedSemaphorePermit),
 }
 
 /// Serves the enrolled devices through a broker for as long as the process lives, whatever happens to the broker.
@@ -143,56 +143,78 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     let (client, mut connection) = AsyncClient::new(options, IN_FLIGHT.into());
     // A model for each device, and acknowledgements beside.
     let (sender, outgoing) = mpsc::channel(2 * allowances.len() + usize::from(UNACKNOWLEDGED));
-    // No more than the broker may send unacknowledged.
     let (orders, ordered) = mpsc::unbounded_channel();
+    // What the broker may send unacknowledged, and as much again of a connection before.
+    let places = Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED)));
     let current = Arc::new(AtomicU64::new(u64::MAX));
     tokio::spawn(send(client, topics.clone(), outgoing, ordered, Arc::clone(&current)));
     let mut link = None;
-    let mut again = AGAIN.0;
+    let mut pauses = Pauses::new();
     loop {
-        match connection.poll().await {
+        let goes_on = match connection.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {
-                again = AGAIN.0;
+                pauses = Pauses::new();
                 // First of all: who sees a model can be sure to be heard.
                 let _ = orders.send(Order::Subscribe);
                 link = door.connect(sender.clone(), Peer::Broker).await;
                 let Some(link) = link else { return };
                 current.store(link.0, Ordering::Relaxed);
+                true
             }
             Ok(Event::Incoming(Packet::Publish(mut publish))) => {
                 let Some(link) = link else { continue };
                 let payload = std::mem::take(&mut publish.payload);
-                let orders = orders.clone();
                 let topic = topics.parts(&publish.topic).map(|(kind, agent)| (kind == "up", agent));
                 publish.topic = Default::default();
-                let receipt = move || drop(orders.send(Order::Acknowledge(link, Box::new(publish))));
-                match topic {
-                    Some((true, agent)) => match admit(&mut allowances, agent, &payload) {
-                        Ok(()) => drop(door.frame(link, payload.into(), Some(Box::new(receipt))).await),
+                let receipt = receipt(publish, link, &orders, &places);
+                let goes_on = receipt.is_some();
+                match (topic, receipt) {
+                    (Some((true, agent)), Some(receipt)) => match admit(&mut allowances, agent, &payload) {
+                        Ok(()) => drop(door.frame(link, payload.into(), Some(receipt)).await),
                         Err(reason) => {
                             receipt();
                             door.dropped(reason).await;
                         }
                     },
-                    Some((false, agent)) => {
+                    (Some((false, agent)), Some(receipt)) => {
                         receipt();
                         if payload != "ready" {
                             door.left(link, agent).await;
                         }
                     }
-                    None => receipt(),
+                    (None, Some(receipt)) => receipt(),
+                    (_, None) => {}
                 }
+                goes_on
             }
-            Ok(_) => {}
-            Err(_) => {
-                if let Some(link) = link.take() {
-                    door.disconnect(link).await;
-                }
-                tokio::time::sleep(again).await;
-                again = (2 * again).min(AGAIN.1);
+            Ok(_) => true,
+            Err(_) => false,
+        };
+        if !goes_on {
+            connection.clean();
+            // Over the next connection everything is sent anew.
+            connection.pending.clear();
+            if let Some(link) = link.take() {
+                door.disconnect(link).await;
             }
+            pauses.pause().await;
         }
     }
+}
+
+/// What acknowledges a message to the broker; none if the broker sends more than it was told that it may. A message of QoS 0
+/// wants no acknowledgement, and so takes no place.
+fn receipt(
+    publish: Publish,
+    link: Link,
+    orders: &mpsc::UnboundedSender<Order>,
+    places: &Arc<Semaphore>,
+) -> Option<Receipt> {
+    if publish.qos == QoS::AtMostOnce {
+        return Some(Box::new(|| ()));
+    }
+    let (place, orders) = (Arc::clone(places).try_acquire_owned().ok()?, orders.clone());
+    Some(Box::new(move || drop(orders.send(Order::Acknowledge(link, Box::new(publish), place)))))
 }
 
 /// Whether a message may cost the service a look: it is in the name that its topic says, and not one of too many.
@@ -207,8 +229,8 @@ fn admit(allowances: &mut BTreeMap<u32, Allowance>, agent: u32, frame: &[u8]) ->
     Err(Dropped::TooMany)
 }
 
-/// Sends what there is to send. It waits while the broker is away; what does not fit until then is left out, and devices
-/// ask for it again.
+/// Sends what there is to send. What waits when a connection breaks is left out: models are sent anew over the next one, and
+/// devices ask for the rest.
 async fn send(
     client: AsyncClient,
     topics: Topics,
@@ -222,8 +244,12 @@ async fn send(
             Some(order) = ordered.recv() => match order {
                 Order::Subscribe => subscribe(&client, &topics).await,
                 // The number of a message means another one in another connection.
-                Order::Acknowledge(link, _) if link.0 != current.load(Ordering::Relaxed) => Ok(()),
-                Order::Acknowledge(_, publish) => client.ack(&publish).await,
+                Order::Acknowledge(link, ..) if link.0 != current.load(Ordering::Relaxed) => Ok(()),
+                Order::Acknowledge(_, publish, place) => {
+                    let acknowledged = client.ack(&publish).await;
+                    drop(place);
+                    acknowledged
+                }
             },
             Some(frame) = outgoing.recv() => publish(&client, &topics, frame).await,
             else => return,
@@ -239,10 +265,33 @@ async fn subscribe(client: &AsyncClient, topics: &Topics) -> Result<(), ClientEr
     client.subscribe_many(["up", "state"].map(filter)).await
 }
 
-/// Models are retained, so that a device that comes later finds its own. All else is repeated until it has arrived.
+/// Models are retained, so that a device that comes later finds its own. All else may get lost: devices ask until they have an answer.
 async fn publish(client: &AsyncClient, topics: &Topics, frame: Vec<u8>) -> Result<(), ClientError> {
     let Some((_, agent)) = claimed_address(&frame) else { return Ok(()) };
-    let model = frame.get(1) == Some(&MODEL);
+    let model = is_model(&frame);
     let quality = if model { QoS::AtLeastOnce } else { QoS::AtMostOnce };
     client.publish(topics.down(agent), quality, model, frame).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Broker;
+
+    #[test]
+    fn addresses_of_brokers() {
+        for (url, host, port) in [
+            ("mqtt://host", "host", 1883),
+            ("mqtt://host/", "host", 1883),
+            ("mqtt://host:1/", "host", 1),
+            ("mqtt://[::1]", "[::1]", 1883),
+            ("mqtt://[::1]:1", "[::1]", 1),
+            ("mqtt://user:p@ss:word@[fe80::2]/", "[fe80::2]", 1883),
+        ] {
+            let broker = Broker::new(url, None).unwrap_or_else(|reason| panic!("{url}: {reason}"));
+            assert_eq!((&*broker.host, broker.port), (host, port), "{url}");
+        }
+        for url in ["mqtt://", "mqtt:///", "mqtt://:1", "mqtt://host:", "mqtt://host:65536", "mqtt://[::1]:x"] {
+            assert!(Broker::new(url, None).is_err(), "{url}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::{fs, io};
 use fedbandit_core::planted::{self, Bug};
 use redb::backends::FileBackend;
 use redb::{
-    Database, DatabaseError, Durability, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
+    Builder, Database, DatabaseError, Durability, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
     StorageBackend, TableDefinition, WriteTransaction,
 };
 
@@ -16,6 +16,9 @@ use super::store::{Store, StoreError};
 /// Events by their number, from 0.
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
+
+/// Bytes of the file that are kept in memory, at the most. A log is read once, from its start to its end, and then only grows.
+const CACHE: usize = 64 << 20;
 
 /// A store in one file. One process at a time can open it.
 pub struct File {
@@ -73,7 +76,7 @@ impl File {
     /// # Errors
     /// There is no store, or another process has it open.
     pub fn open_to_read(path: &Path) -> Result<Self, StoreError> {
-        let database = match ReadOnlyDatabase::open(path) {
+        let database = match Builder::new().set_cache_size(CACHE).open_read_only(path) {
             Err(DatabaseError::RepairAborted) => Access::All(database(backend(&mut fs::File::options(), path)?)?),
             other => Access::Read(other.map_err(StoreError::new)?),
         };
@@ -107,7 +110,7 @@ fn backend(options: &mut fs::OpenOptions, path: &Path) -> Result<FileBackend, St
 }
 
 fn database(backend: impl StorageBackend) -> Result<Database, StoreError> {
-    Database::builder().create_with_backend(SafeLength(backend)).map_err(StoreError::new)
+    Builder::new().set_cache_size(CACHE).create_with_backend(SafeLength(backend)).map_err(StoreError::new)
 }
 
 /// Storage whose length is safe as soon as it is set.

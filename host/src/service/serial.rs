@@ -1,15 +1,12 @@
 //! Devices on serial ports.
 
 use std::str::FromStr;
-use std::time::Duration;
 
 use serial2_tokio::SerialPort;
 
-use super::stream::converse;
+use super::stream::{Pauses, converse};
 use super::worker::Door;
 
-/// Before a port is tried again, at first and at the most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 /// Where nothing else is said.
 const BAUD: u32 = 115_200;
 
@@ -47,14 +44,13 @@ impl Port {
 
 /// Serves the devices on a port for as long as the process lives: one that is unplugged is opened again when it is back.
 pub async fn serve(port: Port, door: Door) {
-    let mut again = AGAIN.0;
+    let mut pauses = Pauses::new();
     loop {
         if let Ok(opened) = port.open() {
-            again = AGAIN.0;
+            pauses = Pauses::new();
             let (reader, writer) = tokio::io::split(opened);
             converse(reader, writer, &door, true).await;
         }
-        tokio::time::sleep(again).await;
-        again = (2 * again).min(AGAIN.1);
+        pauses.pause().await;
     }
 }

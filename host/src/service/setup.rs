@@ -7,7 +7,9 @@ use thiserror::Error;
 
 use super::event::Event;
 use super::identity::Master;
-use super::machine::{About, End, Learner, RestoreError, Service, Start, Status};
+use super::learner::Learner;
+use super::machine::{About, End, RestoreError, Restoring, Service, Start};
+use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::controller::{Controller, Setting};
 use crate::privacy::{Private, RunKey};
@@ -46,7 +48,7 @@ pub struct Enrolled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// How long an episode may last, in milliseconds.
-    pub patience: u64,
+    pub time_limit: u64,
     /// W, for how many episodes after its own a summary is still taken.
     pub window: u32,
     /// The time in seconds of the Unix epoch. A store that was restored from a backup has forgotten its last starts; the
@@ -73,10 +75,13 @@ pub enum StartError {
     /// There is no entropy for a key.
     #[error("the system has no entropy: {0}")]
     Entropy(#[from] getrandom::Error),
-    /// The stored key is none.
+    /// What is stored as the key is not a key.
     #[error("the store's key is damaged")]
     Key,
-    /// An event in the store is none.
+    /// The stored number of the last start is damaged, or the largest that there is.
+    #[error("the store's number of its last start is damaged, or there is none after it")]
+    Boot,
+    /// What is stored as an event is not one.
     #[error("event {0} of the store is damaged")]
     Damaged(u64),
 }
@@ -174,17 +179,17 @@ pub fn start(
     let terms = Terms { schema: SCHEMA, run: registry.run, agents, sealed, window: timing.window, config };
     agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
-    let events = events(store, &terms)?;
     let device = |device: &Enrolled| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
-        (device.agent, end, device.revoked)
+        (AgentId(device.agent), end, device.revoked)
     };
     let dimension = registry.dimension.into();
     let boot = boot(store, timing.unix_seconds)?;
-    let start = Start { run: registry.run, dimension, boot, patience: timing.patience, now, about: terms.about()? };
-    let stored = events.len();
-    let service = Service::restore(start, learner, registry.devices.iter().map(device), events)?;
+    let start = Start { run: registry.run, dimension, boot, time_limit: timing.time_limit, now, about: terms.about()? };
+    let mut restoring = Service::restore(start, learner, registry.devices.iter().map(device));
+    replay(store, &terms, &mut restoring)?;
+    let (stored, service) = (restoring.events(), restoring.finish());
     let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
     let words = if stored == 0 { "run begins" } else { "run goes on" };
     tracing::info!(run, events = stored, episode, episodes, enrolled, revoked, config_hash, "{words}");
@@ -199,31 +204,49 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let terms = Terms::of(store)?;
     let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
     let learner = learner(&terms, key)?;
-    // Nobody will speak to it, so it needs no keys.
-    let (run, dimension) = (terms.run, registry.dimension);
-    let nobody = |agent| End::Plain(Identity { run, agent, dimension, key: [0; 32] });
-    let devices = registry.devices.iter().map(|device| (device.agent, nobody(device.agent), device.revoked));
-    let start = Start { run, dimension: dimension.into(), boot: 0, patience: 0, now: 0, about: terms.about()? };
-    Ok(Service::restore(start, learner, devices, events(store, &terms)?)?.status(0))
+    // Nobody will speak to it, so it needs no keys. The registry may have been changed since the store was made.
+    let (run, dimension) = (terms.run, terms.config.dim);
+    let nobody = |agent| End::Plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
+    let devices = registry.devices.iter().map(|device| (AgentId(device.agent), nobody(device.agent), device.revoked));
+    let start = Start { run, dimension, boot: 0, time_limit: 0, now: 0, about: terms.about()? };
+    let mut restoring = Service::restore(start, learner, devices);
+    replay(store, &terms, &mut restoring)?;
+    Ok(restoring.finish().status(0))
 }
 
-/// All events of a store, in order.
+fn replay(store: &dyn Store, terms: &Terms, restoring: &mut Restoring) -> Result<(), StartError> {
+    for_each_event(store, terms, |event| Ok(restoring.replay(event)?))
+}
+
+/// Calls a function for the events of a store, in order, until it fails. One event at a time is in memory.
 ///
 /// # Errors
-/// The store cannot be read, or is damaged.
-pub fn events(store: &dyn Store, terms: &Terms) -> Result<Vec<Event>, StartError> {
-    let mut events = Vec::new();
-    store.replay(&mut |bytes| events.push(Event::from_bytes(bytes, terms.config.dim)))?;
-    match events.iter().position(Option::is_none) {
-        Some(damaged) => Err(StartError::Damaged(damaged as u64)),
-        None => Ok(events.into_iter().flatten().collect()),
-    }
+/// The store cannot be read, or is damaged; or the function's.
+pub fn for_each_event<E: From<StartError>>(
+    store: &dyn Store,
+    terms: &Terms,
+    mut each: impl FnMut(Event) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut number, mut result) = (0, Ok(()));
+    let read = store.replay(&mut |bytes| {
+        if result.is_ok() {
+            let event = Event::from_bytes(bytes, terms.config.dim);
+            result = event.ok_or_else(|| StartError::Damaged(number).into()).and_then(&mut each);
+            number += 1;
+        }
+    });
+    read.map_err(StartError::from)?;
+    result
 }
 
 /// A number for this start: larger than at any before, and stored.
-fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StoreError> {
-    let last = store.value("boot")?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-    let boot = if planted::is(Bug::RepeatedNonces) { 1 } else { last.saturating_add(1).max(unix_seconds) };
+fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
+    let last = match store.value("boot")? {
+        Some(bytes) => bytes.try_into().map(u32::from_le_bytes).map_err(|_| StartError::Boot)?,
+        None => 0,
+    };
+    let next = last.checked_add(1).ok_or(StartError::Boot)?;
+    let boot = if planted::is(Bug::RepeatedNonces) { 1 } else { next.max(unix_seconds) };
     store.set_value("boot", &boot.to_le_bytes())?;
     Ok(boot)
 }

@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::worker::{Door, MAX_DIMENSION, PATIENCE, Peer};
+use super::worker::{Door, MAX_DIMENSION, MEANINGLESS, Peer};
 
 /// The longest frame.
-pub(super) const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
+pub const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
 /// A stream that brings no whole frame for so long is closed; devices speak at least every 30 seconds.
 const SILENCE: Duration = Duration::from_secs(90);
 /// Frames that wait to be sent on one stream. A device that does not take them asks again later.
@@ -19,8 +19,10 @@ const UNSENT: usize = 16;
 const BURST: f64 = 64.0;
 const RATE: f64 = 32.0;
 
-/// One stream, until either side ends it: a transport that carries bytes both ways needs no more than this. One that is `trusted` is not closed for silence or garbage: a serial line has
-/// nobody else behind it, and opening it again may reset a board.
+/// One stream, until either side ends it. A transport that carries bytes both ways needs no more than this.
+///
+/// A stream that is `trusted` is not closed for silence or garbage. That is for serial lines: nobody else is behind one, and
+/// opening it again may reset a board.
 pub async fn converse(
     mut reader: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin + Send + 'static,
@@ -71,12 +73,29 @@ pub async fn converse(
                 break;
             }
         }
-        if !trusted && decoder.dropped() >= PATIENCE {
+        if !trusted && decoder.dropped() >= MEANINGLESS {
             break;
         }
     }
     sending.abort();
     door.disconnect(link).await;
+}
+
+/// The pauses before what went away is tried again: longer each time.
+#[cfg(any(feature = "mqtt", feature = "serial"))]
+pub(super) struct Pauses(Duration);
+
+#[cfg(any(feature = "mqtt", feature = "serial"))]
+impl Pauses {
+    pub(super) const fn new() -> Self {
+        Self(Duration::from_millis(250))
+    }
+
+    /// Waits for the next one to be over.
+    pub(super) async fn pause(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (2 * self.0).min(Duration::from_secs(8));
+    }
 }
 
 /// How many frames a peer may still bring. A stream is slowed down, and with it its peer, never refused.

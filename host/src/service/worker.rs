@@ -9,8 +9,8 @@ use fedbandit_core::planted::{self, Bug};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::event::Event;
-use super::machine::{Dropped, Link, Service, Status};
+use super::machine::{Dropped, Link, Service};
+use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
 
@@ -21,7 +21,7 @@ const WAITING: usize = 4_096;
 /// Events that are stored at once, at the most.
 const BATCH: usize = 1_024;
 /// Frames in a row that mean nothing, after which a link is hostile.
-pub(super) const PATIENCE: u32 = 16;
+pub(super) const MEANINGLESS: u32 = 16;
 /// How often time is told.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
@@ -81,9 +81,14 @@ pub fn start(
     let waiting = if planted::is(Bug::UnboundedQueue) { WAITING << 10 } else { WAITING };
     let (sender, receiver) = mpsc::channel(waiting);
     let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, observe));
-    let ticks = sender.clone();
+    let ticks = sender.downgrade();
     tokio::spawn(async move {
-        while ticks.send(Inbound::Tick).await.is_ok() {
+        // Who tells the time is no door.
+        while let Some(sender) = ticks.upgrade() {
+            if sender.send(Inbound::Tick).await.is_err() {
+                return;
+            }
+            drop(sender);
             tokio::time::sleep(TICK).await;
         }
     });
@@ -196,13 +201,12 @@ pub fn settle(service: &mut Service, store: &mut dyn Store, now: u64) -> Result<
 
 /// Stores what is to be stored, and lets it count.
 fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError> {
-    if !service.uncommitted().is_empty() {
-        let events: Vec<_> = service.uncommitted().iter().map(Event::to_bytes).collect();
-        let stored = store.append(&events);
+    if let Some(batch) = service.take_batch() {
+        let stored = store.append(&batch.to_bytes());
         if !planted::is(Bug::ErrorIgnored) {
             stored?;
         }
-        service.committed();
+        service.committed(batch);
     }
     Ok(())
 }
@@ -211,7 +215,7 @@ fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError
 fn judge(links: &mut BTreeMap<Link, Known>, link: Link, result: Result<(), Dropped>) {
     let Some(known) = links.get_mut(&link) else { return };
     known.meaningless = if result.is_ok() { 0 } else { known.meaningless.saturating_add(1) };
-    if known.peer == Peer::Stranger && known.meaningless >= PATIENCE {
+    if known.peer == Peer::Stranger && known.meaningless >= MEANINGLESS {
         links.remove(&link);
     }
 }
@@ -252,17 +256,38 @@ mod tests {
         }
     }
 
-    /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.
-    #[test]
-    fn a_slow_store_holds_up_links_and_fills_no_memory() {
+    fn service() -> Service {
         let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
         let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
         let master = Master::from_bytes(&[1; 32]).unwrap();
-        let timing = Timing { patience: 1_000, window: 0, unix_seconds: 0 };
-        let service = setup::start(&mut Memory::default(), &Config::default(), &registry, &master, timing, 0).unwrap();
+        let timing = Timing { time_limit: 1_000, window: 0, unix_seconds: 0 };
+        setup::start(&mut Memory::default(), &Config::default(), &registry, &master, timing, 0).unwrap()
+    }
+
+    /// The worker ends with the last door, however often it was told the time.
+    #[test]
+    fn the_last_door_ends_the_worker() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+        let (shown, is_shown) = channel();
+        let observe = move |status| drop(shown.send(status));
+        let (door, worker) = runtime.block_on(async { start(service(), Box::<Memory>::default(), observe) });
+        let other = door.clone();
+        drop(door);
+        // Twice: it goes on, a tick after the other.
+        (0..2).for_each(|_| drop(is_shown.recv().unwrap()));
+        drop(other);
+        let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), worker).await });
+        // One that goes on must not be waited for.
+        runtime.shutdown_background();
+        assert!(ended.expect("no door is left").unwrap().is_ok());
+    }
+
+    /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.
+    #[test]
+    fn a_slow_store_holds_up_links_and_fills_no_memory() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
         let ((entered, has_entered), (go, let_go)) = (channel(), channel());
-        let (door, worker) = runtime.block_on(async { start(service, Box::new(Stuck { entered, let_go }), |_| {}) });
+        let (door, worker) = runtime.block_on(async { start(service(), Box::new(Stuck { entered, let_go }), |_| {}) });
         // The first release is on its way into the store.
         has_entered.recv().unwrap();
         let frame = || door.sender.try_send(Inbound::Frame(Link(0), Vec::new(), None));

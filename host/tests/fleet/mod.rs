@@ -95,7 +95,9 @@ impl Fleet {
         let store = File::open(&self.path().join("fleet/run.redb")).unwrap();
         store
             .replay(&mut |bytes| {
-                if let Some(Event::Summary { agent, episode, values, .. }) = Event::from_bytes(bytes, 4) {
+                if let Some(Event::Summary(summary)) = Event::from_bytes(bytes, 4) {
+                    let (agent, episode) = (summary.agent.0, summary.episode);
+                    let values = [summary.gram, summary.feature_sum].concat();
                     assert!(stored.insert((agent, episode), values).is_none(), "{agent} counts twice in {episode}");
                 }
             })

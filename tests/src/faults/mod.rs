@@ -230,13 +230,13 @@ impl World {
         };
         let registry = Registry { run, dimension: D as u8, devices: devices.iter().map(enrolled).collect() };
         let timing =
-            Timing { patience: chance.within(1, 8) * 1_000, window: chance.below(4) as u32, unix_seconds: 1_000_000 };
+            Timing { time_limit: chance.within(1, 8) * 1_000, window: chance.below(4) as u32, unix_seconds: 1_000_000 };
         let episodes = chance.within(3, 24) as u32;
         let config = config(&mut chance, episodes);
         let terms = terms(&config, &registry, timing)?;
         let oracle = Oracle::new(terms, devices.iter().map(|device| (device.identity.clone(), device.sealed)));
         let disk = Disk::with_store();
-        let quiet_from = u64::from(episodes) * timing.patience * chance.within(3, 9) / 10;
+        let quiet_from = u64::from(episodes) * timing.time_limit * chance.within(3, 9) / 10;
         let mut world = Self {
             rates: Rates::draw(&mut chance),
             chance,
@@ -442,7 +442,7 @@ impl World {
         let mut made = Vec::new();
         for index in 0..self.devices.len() {
             let device = &mut self.devices[index];
-            if let Some(frame) = device.live(self.now, self.timing.patience, &mut made) {
+            if let Some(frame) = device.live(self.now, self.timing.time_limit, &mut made) {
                 self.send(index, true, &frame);
                 for hostile in self.devices.iter_mut().filter(|device| device.role == Role::Hostile) {
                     hostile.overhear(&frame);

@@ -5,7 +5,7 @@ use std::f64::consts::SQRT_2;
 
 use fedbandit::admission::Admission;
 use fedbandit::privacy::Plan;
-use fedbandit::service::event::{Event, Release};
+use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::{Learner, Outgoing, Service};
@@ -111,7 +111,9 @@ impl Oracle {
     fn take(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         let event = Event::from_bytes(bytes, D).ok_or("what was stored is no event")?;
         match event {
-            Event::Summary { agent, episode, steps, reward_sum, values } => {
+            Event::Summary(summary) => {
+                let Summary { episode, steps, reward_sum, ref gram, ref feature_sum, .. } = summary;
+                let agent = summary.agent.0;
                 let running = self.releases.len() as u32;
                 if !(running.saturating_sub(self.terms.window)..=running).contains(&episode) || episode == 0 {
                     return Err(format!("a summary of episode {episode} is stored in episode {running}"));
@@ -119,11 +121,12 @@ impl Oracle {
                 if !self.summaries.insert((agent, episode)) {
                     return Err(format!("agent {agent} counts twice in episode {episode}"));
                 }
-                let bits = [steps, reward_sum.to_bits()].into_iter().chain(values.iter().map(|value| value.to_bits()));
+                let values = gram.iter().chain(feature_sum).map(|value| value.to_bits());
+                let bits = [steps, reward_sum.to_bits()].into_iter().chain(values);
                 if !self.made.contains(&(agent, episode, bits.collect())) {
                     return Err(format!("agent {agent} did not make what is stored of episode {episode}"));
                 }
-                self.add(agent, &values);
+                self.add(agent, gram, feature_sum);
             }
             Event::Release(release) => {
                 if release.episode != self.releases.len() as u32 + 1 {
@@ -136,14 +139,14 @@ impl Oracle {
         Ok(())
     }
 
-    fn add(&mut self, agent: u32, values: &[f32]) {
-        let values: Vec<f64> = values.iter().copied().map(f64::from).collect();
-        let (gram, feature_sum) = values.split_at(packed_len(D));
+    fn add(&mut self, agent: u32, gram: &[f32], feature_sum: &[f32]) {
+        let [gram, feature_sum] =
+            [gram, feature_sum].map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
         let row = self.terms.agents.iter().position(|known| *known == agent);
-        let (Some(row), Ok(())) = (row, self.terms.admission.check(gram, feature_sum)) else { return };
+        let (Some(row), Ok(())) = (row, self.terms.admission.check(&gram, &feature_sum)) else { return };
         let diagonal = (0..D).flat_map(|i| (i..D).map(move |j| i == j));
         let scales = diagonal.map(|on| if on { 1.0 } else { SQRT_2 }).chain([1.0; D]);
-        for ((sum, value), scale) in self.sums[row].iter_mut().zip(values).zip(scales) {
+        for ((sum, value), scale) in self.sums[row].iter_mut().zip(gram.into_iter().chain(feature_sum)).zip(scales) {
             *sum += value * scale;
         }
     }
@@ -273,8 +276,8 @@ impl Oracle {
         if service.is_over() || estimate.parameters.is_none() || estimate.raised > 0 {
             return Ok(());
         }
-        let values: Vec<f64> = release.values.iter().copied().map(f64::from).collect();
-        let (theta, design) = values.split_at(D);
+        let [theta, design] =
+            [&release.theta, &release.design].map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
         let mut full = [[0.0; D]; D];
         let mut scale: f64 = 0.0;
         let places = (0..D).flat_map(|i| (i..D).map(move |j| (i, j)));
@@ -288,7 +291,7 @@ impl Oracle {
         }
         let norm = theta.iter().map(|x| x.abs()).sum::<f64>();
         for (row, b) in full.iter().zip(&estimate.feature_sum.point) {
-            let image: f64 = row.iter().zip(theta).map(|(entry, x)| entry * x).sum();
+            let image: f64 = row.iter().zip(&theta).map(|(entry, x)| entry * x).sum();
             if (image - b).abs() > 1e-5 * (scale * norm + b.abs()) + 1e-9 {
                 return Err(format!("θ of release {} does not solve Λθ = b", release.episode));
             }

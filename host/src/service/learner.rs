@@ -1,0 +1,89 @@
+//! The controller of a service, with or without privacy.
+
+use fedbandit_core::Model;
+
+use super::event::Summary;
+use super::status::Suspect;
+use crate::admission::Fault;
+use crate::aggregate::AggregateError;
+use crate::controller::{Closed, Controller, Counts, Suspicion};
+use crate::privacy::{Private, RunKey};
+use crate::rule::{Estimate, Rule};
+use crate::streams::{AgentId, NoPrivacy, Streams};
+
+/// A controller with or without privacy.
+#[expect(clippy::large_enum_variant, reason = "there is one of them")]
+pub enum Learner {
+    /// Streams are no secret.
+    Plain(Controller<NoPrivacy, Box<dyn Rule + Send>>),
+    /// Streams are private.
+    Private(Controller<Private<RunKey>, Box<dyn Rule + Send>>),
+}
+
+/// Calls the same method of either controller.
+macro_rules! either {
+    ($learner:expr, $controller:ident => $call:expr) => {
+        match $learner {
+            Learner::Plain($controller) => $call,
+            Learner::Private($controller) => $call,
+        }
+    };
+}
+
+impl Learner {
+    pub(super) fn model(&self) -> Option<Model<'_>> {
+        either!(self, controller => controller.model())
+    }
+
+    pub(super) fn expects(&self, agent: AgentId, episode: u32) -> Result<(), Fault> {
+        either!(self, controller => controller.expects(agent, episode))
+    }
+
+    /// Whether the summary counts; what is wrong with it is in the controller's counts.
+    pub(super) fn receive(&mut self, summary: &Summary) -> bool {
+        let Summary { agent, episode, gram, feature_sum, .. } = summary;
+        let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
+        either!(self, controller => controller.receive(*agent, *episode, gram, feature_sum)).is_ok()
+    }
+
+    pub(super) fn close_episode(&mut self) -> Result<Option<Closed>, AggregateError> {
+        either!(self, controller => controller.close_episode())
+    }
+
+    pub(super) fn missing(&self) -> usize {
+        either!(self, controller => controller.missing())
+    }
+
+    /// V̂_i and v̂_i as they are released; without privacy the sums as they are.
+    pub fn streams(&self) -> &Streams {
+        either!(self, controller => controller.streams())
+    }
+
+    /// What happened so far; exact, and so for the operator alone where streams are private.
+    pub fn counts(&self) -> &Counts {
+        either!(self, controller => controller.counts())
+    }
+
+    /// What the rule said last.
+    pub fn estimate(&self) -> &Estimate {
+        either!(self, controller => controller.estimate())
+    }
+
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self, Self::Private(_))
+    }
+
+    /// The devices that are farthest from the centre, the farthest first; none where streams are private.
+    pub(super) fn suspicious(&self, most: usize) -> Vec<Suspect> {
+        let Self::Plain(controller) = self else { return Vec::new() };
+        let suspect = |suspicion: Suspicion<AgentId>| Suspect {
+            agent: suspicion.unit.0,
+            // What is infinitely many median radii away is shown as very many.
+            distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),
+        };
+        let mut suspects: Vec<Suspect> = controller.suspicions().map(suspect).collect();
+        suspects.sort_by(|a, b| b.distance.total_cmp(&a.distance));
+        suspects.truncate(most);
+        suspects
+    }
+}

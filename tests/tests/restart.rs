@@ -1,0 +1,82 @@
+//! What a restart takes of memory: that of the service, however long its log is.
+
+use fedbandit::service::event::{Event, Release, Summary};
+use fedbandit::service::identity::Master;
+use fedbandit::service::setup::{Enrolled, Registry, Timing, inspect, start};
+use fedbandit::service::store::{Memory, Store, StoreError};
+use fedbandit::simulation::{AggregatorName, Config};
+use fedbandit::streams::AgentId;
+use fedbandit_core::{Rewards, packed_len};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+const D: usize = 8;
+const AGENTS: u32 = 50;
+const EPISODES: u32 = 400;
+
+/// A store whose events are made when they are read.
+struct Generated(Memory);
+
+impl Store for Generated {
+    fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
+        self.0.append(events)
+    }
+
+    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+        for episode in 1..=EPISODES {
+            let (theta, design) = (vec![0.0; D], vec![0.0; packed_len(D)]);
+            let release = Release { episode, episode_len: 8, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
+            each(&Event::Release(release).to_bytes());
+            for agent in 1..=AGENTS {
+                let (gram, feature_sum) = (vec![0.0; packed_len(D)], vec![0.0; D]);
+                let agent = AgentId(agent);
+                let summary = Summary { agent, episode, steps: 8, reward_sum: 0.0, gram, feature_sum };
+                each(&Event::Summary(summary).to_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.value(name)
+    }
+
+    fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.0.set_value(name, value)
+    }
+}
+
+#[test]
+fn a_long_log_takes_no_memory() {
+    let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    let registry = Registry { run: 1, dimension: D as u8, devices: (1..=AGENTS).map(device).collect() };
+    let config = Config {
+        steps: 8 * EPISODES,
+        episode_len: Some(8),
+        first_episode: Some(8),
+        corrupt: 0.0,
+        aggregator: AggregatorName::Mean,
+        ..Config::default()
+    };
+    let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
+    let master = Master::from_bytes(&[1; 32]).unwrap();
+    let mut store = Memory::default();
+    start(&mut store, &config, &registry, &master, timing, 0).unwrap();
+    let mut store = Generated(store);
+    let mut log = 0;
+    store.replay(&mut |bytes| log += bytes.len()).unwrap();
+    let peak = |does: &mut dyn FnMut()| {
+        let before = MEMORY.current_usage();
+        MEMORY.reset_peak_usage();
+        does();
+        MEMORY.peak_usage() - before
+    };
+    let started = peak(&mut || {
+        let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
+        assert_eq!(service.status(0).received.accepted, u64::from(AGENTS * EPISODES));
+    });
+    let inspected = peak(&mut || assert_eq!(inspect(&store, &registry).unwrap().episode, Some(EPISODES)));
+    assert!(started.max(inspected) < log / 10, "{started} and {inspected} bytes for a log of {log}");
+}
