@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fedbandit::admission::Level;
 use fedbandit::aggregate::Mean;
 use fedbandit::rule::{Rule, Separate};
 use fedbandit::schedule::Calibrated;
@@ -214,6 +215,28 @@ fn rejected_messages_have_their_reason() {
 fn reasons_without(attack: Attack) -> bool {
     let careless = [Attack::NonFinite, Attack::Asymmetric, Attack::NonPsd, Attack::Huge, Attack::Replay];
     !careless.contains(&attack)
+}
+
+/// Whitened rules drop a liar with its first message, unless another level is asked for. `whitened-means` counts on the number of
+/// agents, and privacy would be lost by it: these drop nobody. Eight episodes of 4 steps, then 8, 16, 32, 64, 64 and what is left:
+/// each of 6 agents sends 14 messages.
+#[test]
+fn whitened_rules_drop_unless_told_otherwise() {
+    let rejected = |aggregator, admission| {
+        let config = Config { aggregator, admission, attack: Attack::NonFinite, ..small() };
+        simulate(&config, 4).rejected.into_iter().collect::<Vec<_>>()
+    };
+    let zeroed = [("non-finite".to_owned(), 6 * 14)];
+    let dropped = [("dropped".to_owned(), 6 * 13), ("non-finite".to_owned(), 6)];
+    let filter = AggregatorName::WhitenedFilter;
+    assert_eq!(rejected(filter, None), dropped);
+    assert_eq!(rejected(filter, Some(Level::Drop)), dropped);
+    assert_eq!(rejected(filter, Some(Level::Strict)), zeroed);
+    assert_eq!(rejected(filter, Some(Level::Paper)), zeroed);
+    assert_eq!(rejected(AggregatorName::WhitenedMeans, None), zeroed);
+    let (rewards, privacy) = (RewardKind::Bounded, Some("4,1e-6".parse().unwrap()));
+    let private = Config { aggregator: filter, attack: Attack::NonFinite, rewards, privacy, ..small() };
+    assert!(simulate(&private, 4).rejected.keys().eq(["non-finite"]));
 }
 
 /// Every attack against every aggregator, every environment and every dimension: finite numbers, at least as much

@@ -416,7 +416,7 @@ fn with_privacy_nobody_is_dropped() {
         ..Config::default()
     };
     private.check().unwrap();
-    let dropping = Config { admission: Level::Drop, ..private };
+    let dropping = Config { admission: Some(Level::Drop), ..private };
     assert_eq!(
         dropping.check().unwrap_err().to_string(),
         "admission: with privacy nobody can be dropped for what a message said"
@@ -434,7 +434,7 @@ fn what_cannot_be_is_said() {
     );
     let theorem = Config { schedule: "theorem".parse().unwrap(), ..whitened };
     assert_eq!(message(theorem), "schedule: no theorem of the paper is about whitened-filter");
-    let krum = Config { aggregator: AggregatorName::Krum, admission: Level::Drop, ..Config::default() };
+    let krum = Config { aggregator: AggregatorName::Krum, admission: Some(Level::Drop), ..Config::default() };
     assert_eq!(message(krum), "admission: krum counts on the number of agents: nobody can be dropped");
 }
 

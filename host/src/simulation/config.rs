@@ -55,9 +55,10 @@ pub struct Config {
     /// The corruption that widths, groups and trimming are designed for. The default is 0.3, and 0.25 for
     /// `median-of-means`.
     pub design_corruption: Option<f64>,
-    /// How much of a message is checked. Whitened rules take `strict` for `drop`, unless there is privacy.
-    #[serde(with = "text")]
-    pub admission: Level,
+    /// How much of a message is checked. The default is `strict`, and `drop` for whitened rules on single agents without
+    /// privacy.
+    #[serde(with = "optional_text")]
+    pub admission: Option<Level>,
     /// Where λ_k and β_k come from.
     #[serde(with = "text")]
     pub schedule: ScheduleName,
@@ -93,7 +94,7 @@ impl Default for Config {
             corrupt: 0.3,
             aggregator: AggregatorName::GeometricMedian,
             design_corruption: None,
-            admission: Level::Strict,
+            admission: None,
             schedule: ScheduleName::Calibrated,
             privacy: None,
             mechanism: Mechanism::Tree,
@@ -347,13 +348,13 @@ impl Config {
         }
         let counted = [AggregatorName::TrimmedMean, AggregatorName::Krum, AggregatorName::MultiKrum];
         let counted = counted.contains(&self.aggregator) || self.aggregator.is_of_means();
-        if self.admission == Level::Drop && counted {
+        if self.level() == Level::Drop && counted {
             return fail(
                 "admission",
                 format!("{} counts on the number of agents: nobody can be dropped", self.aggregator),
             );
         }
-        if self.admission == Level::Drop && self.privacy.is_some() {
+        if self.level() == Level::Drop && self.privacy.is_some() {
             return fail("admission", "with privacy nobody can be dropped for what a message said".into());
         }
         if !(self.delta > 0.0 && self.delta < 1.0) {
@@ -432,8 +433,8 @@ impl Config {
 
     fn level(&self) -> Level {
         let whole = self.aggregator.whitened().is_some() && !self.aggregator.is_of_means();
-        let drop = whole && self.privacy.is_none();
-        if self.admission == Level::Strict && drop { Level::Drop } else { self.admission }
+        let default = if whole && self.privacy.is_none() { Level::Drop } else { Level::Strict };
+        self.admission.unwrap_or(default)
     }
 
     pub(super) fn problem(&self) -> Problem {
