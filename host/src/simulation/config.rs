@@ -16,7 +16,6 @@ use crate::controller::{Episodes, Setting};
 use crate::names::{UnknownName, named, optional_text, text};
 use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
 use crate::schedule::Problem;
-use crate::whitened::Centre;
 
 /// A run but for its seed. Read from a file, what is not there has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,19 +149,23 @@ impl AggregatorName {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
     }
 
-    /// Whether R must be known, since residuals are compared with it.
-    pub(crate) fn needs_noise(self) -> bool {
-        self.whitened().is_some()
-    }
-
-    /// What this whitened rule takes for the centre.
-    pub(crate) fn whitened(self) -> Option<Centre> {
+    /// Whether it compares residuals with their noise, so that R must be known.
+    pub(crate) fn is_whitened(self) -> bool {
         match self {
-            Self::WhitenedFilter | Self::WhitenedMeans => Some(Centre::Filter),
-            Self::WhitenedMedian => Some(Centre::Median),
-            Self::WhitenedMedoid => Some(Centre::Medoid),
-            Self::WhitenedOracle => Some(Centre::Mean),
-            _ => None,
+            Self::WhitenedFilter
+            | Self::WhitenedMedian
+            | Self::WhitenedMedoid
+            | Self::WhitenedMeans
+            | Self::WhitenedOracle => true,
+            Self::GeometricMedian
+            | Self::MedianOfMeans
+            | Self::Mean
+            | Self::Oracle
+            | Self::Solo
+            | Self::CoordinateMedian
+            | Self::TrimmedMean
+            | Self::Krum
+            | Self::MultiKrum => false,
         }
     }
 }
@@ -339,11 +342,11 @@ impl Config {
         if self.privacy.is_some() && self.aggregator == AggregatorName::Solo {
             return fail("privacy", "solo sends nothing that could be made private".into());
         }
-        if self.aggregator.whitened().is_some() && !(self.rewards.noise() > 0.0) {
+        if self.aggregator.is_whitened() && !(self.rewards.noise() > 0.0) {
             let why = "it tells noise from lies by that";
             return fail("rewards", format!("{} needs a noise level R > 0, as gaussian:0.5: {why}", self.aggregator));
         }
-        if self.aggregator.whitened().is_some() && self.schedule == ScheduleName::Theorem {
+        if self.aggregator.is_whitened() && self.schedule == ScheduleName::Theorem {
             return fail("schedule", format!("no theorem of the paper is about {}", self.aggregator));
         }
         let counted = [AggregatorName::TrimmedMean, AggregatorName::Krum, AggregatorName::MultiKrum];
@@ -415,7 +418,7 @@ impl Config {
         let longest = self.longest();
         let even = self.schedule == ScheduleName::Theorem || self.privacy.is_some();
         let first = self.first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
-        let whitened = self.aggregator.whitened().is_some();
+        let whitened = self.aggregator.is_whitened();
         let starts = self.first_episodes.unwrap_or(if whitened { 2 * self.dim as u32 } else { 1 });
         Episodes::with_starts(self.steps, first, starts, longest)
             .map_err(|error| ConfigError::new("episode-len", error))
@@ -432,7 +435,7 @@ impl Config {
     }
 
     fn level(&self) -> Level {
-        let whole = self.aggregator.whitened().is_some() && !self.aggregator.is_of_means();
+        let whole = self.aggregator.is_whitened() && !self.aggregator.is_of_means();
         let default = if whole && self.privacy.is_none() { Level::Drop } else { Level::Strict };
         self.admission.unwrap_or(default)
     }
@@ -454,9 +457,10 @@ impl Config {
     /// whitened rule, with the same width.
     pub fn oracle(&self) -> Self {
         let own = self.clone();
-        match self.aggregator.whitened() {
-            Some(_) => Self { aggregator: AggregatorName::WhitenedOracle, attack: Attack::None, ..own },
-            None => Self { aggregator: AggregatorName::Oracle, attack: Attack::None, design_corruption: None, ..own },
+        if self.aggregator.is_whitened() {
+            Self { aggregator: AggregatorName::WhitenedOracle, attack: Attack::None, ..own }
+        } else {
+            Self { aggregator: AggregatorName::Oracle, attack: Attack::None, design_corruption: None, ..own }
         }
     }
 }
