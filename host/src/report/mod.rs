@@ -10,7 +10,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::simulation::{AggregatorName, Config, Outcome, ScheduleName};
-use plot::{escape, short};
+use plot::{COLOURS, escape, short};
 
 /// A finished run with all that is needed to run it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -196,6 +196,7 @@ const RANDOM: usize = 9;
 
 /// A line for a record's aggregator, which has the same colour in all plots.
 fn series(record: &Record, points: Vec<Point>) -> Series {
+    const { assert!(AggregatorName::ALL.len() < COLOURS.len(), "aggregators and random choices have a colour each") };
     let place = AggregatorName::ALL.iter().position(|other| *other == record.config.aggregator).unwrap_or(0);
     let colour = if place < RANDOM { place } else { place + 1 };
     Series { name: record.outcome.aggregator.clone(), colour, points }
