@@ -74,8 +74,11 @@ fn a_rule_of_ones_own() {
         assert_eq!(own(&Config { aggregator: AggregatorName::GeometricMedian, ..mean }), named);
     }
     let private = Config { rewards: RewardKind::Bounded, privacy: Some("4,1e-6".parse().unwrap()), ..small() };
-    let refused = run_rule(&private, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
-    assert!(refused.to_string().contains("privacy"), "{refused}");
+    let solo = Config { aggregator: AggregatorName::Solo, attack: Attack::Adaptive, ..small() };
+    for (config, key) in [(private, "privacy: "), (solo, "aggregator: solo")] {
+        let refused = run_rule(&config, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
+        assert!(refused.to_string().starts_with(key), "{refused}");
+    }
 }
 
 /// A log whose numbers are known: one decision set, whose two actions give 1 and 0. Uniform choices lose exactly 1/2 a

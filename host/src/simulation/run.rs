@@ -40,7 +40,7 @@ pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sy
 /// liars are dropped, and gives its name to the outcome.
 ///
 /// # Errors
-/// The configuration makes no sense, or wants privacy.
+/// The configuration makes no sense, wants privacy, or is of `solo`, which has no controller.
 pub fn run_rule(
     config: &Config,
     logs: &Logs,
@@ -51,6 +51,9 @@ pub fn run_rule(
     config.check()?;
     if config.privacy.is_some() {
         return Err(ConfigError::new("privacy", "a rule of your own is for streams without noise"));
+    }
+    if config.aggregator == AggregatorName::Solo {
+        return Err(ConfigError::new("aggregator", "solo sends nothing that a rule of your own could take in"));
     }
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
     let attackers = simulation.attackers()?.on(rule());
