@@ -19,7 +19,7 @@ pub enum Level {
     /// What every honest summary satisfies: also U ⪰ 0, tr U ≤ L and, with bounded rewards, uuᵀ ⪯ r_max²·L·U.
     #[default]
     Strict,
-    /// The checks of `Strict`, and who fails one is out for good, with all that it ever sent. No honest device is ever.
+    /// The checks of `Strict`, and who fails one is out for good, with all that it ever sent. No honest device fails one.
     /// Not with privacy: who is left would tell what a message said.
     Drop,
 }

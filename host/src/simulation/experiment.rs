@@ -101,7 +101,7 @@ impl Experiment {
 /// The keys of a TOML file.
 ///
 /// # Errors
-/// It is none; the reason names it.
+/// The text is not TOML; the reason names the file.
 pub fn table(file: &Path, text: &str) -> Result<toml::Table, String> {
     text.parse().map_err(|error| format!("{}: {error}", file.display()))
 }
