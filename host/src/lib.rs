@@ -17,6 +17,7 @@ pub mod rule;
 pub mod schedule;
 #[cfg(feature = "service")]
 pub mod service;
+pub mod setting;
 pub mod simulation;
 pub mod streams;
 pub mod symmetric;

@@ -1,9 +1,9 @@
 //! λ_k, β_k and L: those of the paper's theorems, and calibrated ones that learn within a life.
 
 use crate::aggregate::{distance, lower_median};
-use crate::controller::Episodes;
 use crate::privacy::calibration::{Fleet, Noise, NoiseBound, NoiseNorms};
 use crate::rule::{Evidence, Schedule, Solution};
+use crate::setting::Episodes;
 use crate::symmetric;
 
 /// What the theorems' formulas are made of.

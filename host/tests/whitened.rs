@@ -1,8 +1,9 @@
 //! The whitened rules against their definition, read literally, and what they promise.
 
 use fedbandit::admission::{Admission, Fault, Level, SettingError};
-use fedbandit::controller::{Controller, Episodes, Setting};
+use fedbandit::controller::Controller;
 use fedbandit::rule::{Estimate, Rule};
+use fedbandit::setting::{Episodes, Setting};
 use fedbandit::simulation::{AggregatorName, Attack, Config, Environment, Logs, RewardKind, run};
 use fedbandit::streams::{AgentId, NoPrivacy, Streams};
 use fedbandit::whitened::{Assumptions, Centre, Whitened};

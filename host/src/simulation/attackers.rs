@@ -11,8 +11,9 @@ use super::fleet::{Conduct, Fleet};
 use super::optimal::{Board, Pull};
 use super::random::{Use, generator};
 use crate::admission::Admission;
-use crate::controller::{Controller, Setting};
+use crate::controller::Controller;
 use crate::rule::Rule;
+use crate::setting::Setting;
 use crate::streams::{AgentId, Privatise, Streams};
 
 /// All agents of a run, as the attackers see them.

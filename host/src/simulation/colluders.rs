@@ -8,7 +8,7 @@ use super::config::{Config, ConfigError};
 use super::environment::World;
 use super::fleet::{Fleet, Models, Stretch, fleet};
 use super::replay::Logs;
-use crate::controller::Setting;
+use crate::setting::Setting;
 
 /// Corrupted agents of a real run. Of the honest ones they know no messages. All agents live in a simulation of
 /// theirs, with the real θ* and the models that the real controller sends, and what the attackers of this simulation

@@ -12,10 +12,10 @@ use super::environment::{Environment, RewardKind};
 use super::fleet::DIMENSIONS;
 use crate::admission::Level;
 use crate::aggregate::corrupted;
-use crate::controller::{Episodes, Setting};
 use crate::names::{UnknownName, named, optional_text, text};
 use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
 use crate::schedule::Problem;
+use crate::setting::{Episodes, Setting};
 
 /// A run but for its seed. Read from a file, what is not there has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -13,9 +13,10 @@ use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
 use super::outcome::{Outcome, TRACE, Trace};
 use super::random::{Use, generator};
 use super::replay::Logs;
-use crate::controller::{Controller, Counts, Setting, SetupError};
+use crate::controller::{Controller, Counts};
 use crate::privacy::{Private, Seed};
 use crate::rule::{Estimate, Parameters, Rule};
+use crate::setting::{Setting, SetupError};
 use crate::streams::{AgentId, NoPrivacy, Privatise, Streams};
 use crate::symmetric;
 
