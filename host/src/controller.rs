@@ -8,7 +8,7 @@ use fedbandit_core::planted::{self, Bug};
 use crate::admission::{Admission, Fault, Level, pack_symmetric};
 use crate::aggregate::{AggregateError, Points, distance, lower_median};
 use crate::rule::{Estimate, Parameters, Rule};
-use crate::setting::{DOUBLINGS, MAX_WINDOW, Setting, SetupError};
+use crate::setting::{MAX_WINDOW, Setting, SetupError};
 use crate::streams::{AgentId, Privatise, Streams};
 
 /// The controller of one run: a pure state machine without clock, random numbers or IO.
@@ -133,9 +133,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         }
         let enrolled: Vec<_> = enrolled.into_iter().collect();
         let rows = index(&enrolled)?;
-        let starts = setting.episodes.starts;
-        let admissions = (0..=DOUBLINGS).map(|doublings| setting.admission(starts + doublings, P::PRIVATE));
-        let admissions = admissions.collect::<Result<_, _>>()?;
+        let admissions = setting.admissions(P::PRIVATE)?;
         let mut privatise = privatise(enrolled.len(), setting.dimension.into()).map_err(E::into)?;
         let (estimate, radii) = consult(&mut rule, &mut privatise, 1)?;
         let parameters = estimate.parameters.clone().ok_or(SetupError::FirstModel)?;

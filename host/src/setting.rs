@@ -29,6 +29,12 @@ impl Setting {
         Admission::new(self.level, self.dimension.into(), self.episodes.length(episode), self.reward_bound, private)
     }
 
+    /// The checks by [how often lengths have doubled](Episodes::doublings).
+    pub(crate) fn admissions(&self, private: bool) -> Result<Vec<Admission>, SettingError> {
+        let starts = self.episodes.starts;
+        (starts..=starts + DOUBLINGS).map(|episode| self.admission(episode, private)).collect()
+    }
+
     /// What devices do with rewards.
     pub(crate) fn rewards(&self) -> Rewards {
         if self.reward_bound.is_some_and(|bound| bound <= 1.0) { Rewards::Clipped } else { Rewards::Unbounded }
@@ -45,13 +51,13 @@ pub const MAX_WINDOW: u32 = 63;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Episodes {
     first: u32,
-    pub(crate) starts: u32,
+    starts: u32,
     longest: u32,
     count: u32,
 }
 
 /// The number of times that 1 doubles to the largest length.
-pub(crate) const DOUBLINGS: u32 = MAX_EPISODE_LEN.ilog2();
+const DOUBLINGS: u32 = MAX_EPISODE_LEN.ilog2();
 
 impl Episodes {
     /// As many episodes as it takes for the T steps of the horizon, rounded up.

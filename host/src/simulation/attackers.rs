@@ -10,7 +10,6 @@ use super::config::{AggregatorName, Config, ConfigError};
 use super::fleet::{Conduct, Fleet};
 use super::optimal::{Board, Pull};
 use super::random::{Use, generator};
-use crate::admission::Admission;
 use crate::controller::Controller;
 use crate::rule::Rule;
 use crate::setting::Setting;
@@ -208,8 +207,7 @@ impl Attackers {
 const TEMPTATION: f64 = 0.05;
 
 fn admits(setting: &Setting, episode: u32, message: &Message) -> bool {
-    let Setting { level, dimension, episodes, reward_bound, .. } = *setting;
-    let admission = Admission::new(level, dimension.into(), episodes.length(episode), reward_bound, false);
+    let admission = setting.admission(episode, false);
     admission.is_ok_and(|admission| admission.check(&message.gram, &message.feature_sum).is_ok())
 }
 
