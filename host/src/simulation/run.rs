@@ -97,7 +97,6 @@ impl<'a> Simulation<'a> {
         let corrupted = corrupted(config, seed);
         let oracle = config.aggregator.is_oracle();
         let devices: Vec<usize> = (0..config.agents).filter(|device| !(oracle && corrupted[*device])).collect();
-        let rewards = if config.rewards.bound().is_some() { Rewards::Clipped } else { Rewards::Unbounded };
         Ok(Self {
             config,
             seed,
@@ -106,7 +105,7 @@ impl<'a> Simulation<'a> {
             theta: DVector::from_column_slice(&world.theta),
             knows_theta: world.knows_theta(),
             corrupted: devices.iter().map(|device| corrupted[*device]).collect(),
-            fleet: fleet(world, &devices, seed, rewards),
+            fleet: fleet(world, &devices, seed, setting.rewards()),
             honest_tally: Tally::default(),
             attacked_tally: Tally::default(),
             first_episode: 0.0,
