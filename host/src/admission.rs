@@ -8,6 +8,7 @@ use fedbandit_core::{MAX_EPISODE_LEN, packed_len, rounding};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::aggregate::norm;
 use crate::names::named;
 use crate::symmetric::on_diagonal;
 
@@ -195,10 +196,6 @@ pub fn pack_symmetric(matrix: &[f64], dimension: usize) -> Result<Vec<f64>, Faul
         }
     }
     Ok(packed)
-}
-
-fn norm(values: &[f64]) -> f64 {
-    values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
 fn frobenius_norm(packed: &[f64], dimension: usize) -> f64 {

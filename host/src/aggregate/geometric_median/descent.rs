@@ -3,8 +3,8 @@
 //! Steps are judged by gradients alone. Since g is convex, ⟨∇g(z + d), d⟩ ≤ 0 proves g(z + d) ≤ g(z), while g itself
 //! may be rounded to where it tells nothing: with rows at 10³⁰ it does not change at all.
 
-use super::super::distance;
-use super::certificate::{Slope, gap, norm};
+use super::super::{distance, norm};
+use super::certificate::{Slope, gap};
 use super::memory::{Memory, dot};
 use super::pass::{Pass, Sums, View};
 use super::{Tolerance, few, middle};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::certificate::norm;
+use super::super::norm;
 
 /// How many steps are remembered.
 const PAIRS: usize = 12;
