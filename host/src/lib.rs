@@ -1,5 +1,4 @@
 #![doc = include_str!("../README.md")]
-#![deny(missing_docs)]
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
