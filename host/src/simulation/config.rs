@@ -290,6 +290,10 @@ impl ConfigError {
 const DESIGN_CORRUPTION: f64 = 0.3;
 
 impl Config {
+    /// The keys that are about a simulated world, or follow from who is enrolled. All others are about how to learn, and a
+    /// service has them, too.
+    pub const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
+
     /// Whether this can be run.
     ///
     /// # Errors
@@ -469,3 +473,36 @@ impl Config {
 const MAX_AGENTS: usize = 10_000_000;
 /// The largest decision set.
 const MAX_ARMS: usize = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A service must not take a new key for one of its own unseen.
+    #[test]
+    fn every_key_is_simulated_or_learned() {
+        let learned = [
+            "steps",
+            "episode-len",
+            "first-episode",
+            "first-episodes",
+            "rewards",
+            "theta-norm",
+            "aggregator",
+            "design-corruption",
+            "admission",
+            "schedule",
+            "privacy",
+            "mechanism",
+            "noise-bound",
+            "delta",
+            "sigma",
+        ];
+        let mut keys: Vec<_> = Config::SIMULATED.into_iter().chain(learned).collect();
+        keys.sort_unstable();
+        let config = serde_json::to_value(Config::default()).unwrap();
+        let mut all: Vec<_> = config.as_object().unwrap().keys().collect();
+        all.sort_unstable();
+        assert_eq!(keys, all);
+    }
+}
