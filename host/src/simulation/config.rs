@@ -12,7 +12,7 @@ use super::environment::{Environment, RewardKind};
 use super::fleet::DIMENSIONS;
 use crate::admission::Level;
 use crate::aggregate::corrupted;
-use crate::names::{UnknownName, named, optional_text, text};
+use crate::names::{named, optional_text, text};
 use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
 use crate::schedule::Problem;
 use crate::setting::{Episodes, Setting};
@@ -218,57 +218,6 @@ impl FromStr for Privacy {
             text.split_once(',').and_then(|(mu, nu)| Some((mu.trim().parse().ok()?, nu.trim().parse().ok()?)));
         let (mu, nu) = numbers.ok_or_else(|| format!("privacy is MU,NU, as 4,1e-6, not '{text}'"))?;
         Budget::new(mu, nu).map(Self).map_err(|error| error.to_string())
-    }
-}
-
-impl fmt::Display for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ball => f.pad("ball"),
-            Self::Skew => f.pad("skew"),
-            Self::FixedArms => f.pad("fixed-arms"),
-            Self::Shared => f.pad("shared"),
-            Self::Drifting => f.pad("drifting"),
-            Self::Unequal => f.pad("unequal"),
-            Self::Replay(file) => write!(f, "replay:{}", file.display()),
-        }
-    }
-}
-
-impl FromStr for Environment {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let plain = [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting, Self::Unequal];
-        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "unequal"];
-        if let Some(file) = name.strip_prefix("replay:").filter(|file| !file.is_empty()) {
-            return Ok(Self::Replay(file.into()));
-        }
-        let at = known.iter().position(|known| *known == name);
-        let unknown = || UnknownName::new("environment", name, known.into_iter().chain(["replay:FILE"]));
-        at.map(|at| plain[at].clone()).ok_or_else(unknown)
-    }
-}
-
-impl fmt::Display for RewardKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gaussian(noise) => write!(f, "gaussian:{noise}"),
-            Self::Bounded => f.pad("bounded"),
-        }
-    }
-}
-
-impl FromStr for RewardKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let noise = |noise: &str| noise.parse().ok().filter(|noise: &f64| noise.is_finite() && *noise >= 0.0);
-        match text.strip_prefix("gaussian:").map(noise) {
-            Some(Some(noise)) => Ok(Self::Gaussian(noise)),
-            None if text == "bounded" => Ok(Self::Bounded),
-            _ => Err(format!("rewards are gaussian:R with a noise level R >= 0, or bounded, not '{text}'")),
-        }
     }
 }
 
