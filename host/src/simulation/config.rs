@@ -235,6 +235,10 @@ impl ConfigError {
     }
 }
 
+fn fail(key: &'static str, reason: impl fmt::Display) -> Result<(), ConfigError> {
+    Err(ConfigError::new(key, reason))
+}
+
 /// The corruption that widths are designed for, unless said otherwise.
 const DESIGN_CORRUPTION: f64 = 0.3;
 
@@ -248,7 +252,14 @@ impl Config {
     /// # Errors
     /// The first thing that makes no sense, by its key.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let fail = |key, reason: String| Err(ConfigError::new(key, reason));
+        self.check_shape()?;
+        self.check_problem()?;
+        self.check_rule()?;
+        self.rule(0).map(drop)
+    }
+
+    /// How many, how large and how long.
+    fn check_shape(&self) -> Result<(), ConfigError> {
         if !DIMENSIONS.contains(&self.dim) {
             let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
             let reason = format!("{} is not compiled in; take one of {}", self.dim, all.join(", "));
@@ -261,7 +272,7 @@ impl Config {
             return fail("arms", format!("{} is not from 1 to {MAX_ARMS}", self.arms));
         }
         if self.steps == 0 {
-            return fail("steps", "there must be at least one step".into());
+            return fail("steps", "there must be at least one step");
         }
         if let Some(length) = self.episode_len.filter(|length| !(1..=MAX_EPISODE_LEN).contains(length)) {
             return fail("episode-len", format!("{length} is not from 1 to {MAX_EPISODE_LEN}"));
@@ -272,6 +283,11 @@ impl Config {
         if let Some(starts) = self.first_episodes.filter(|starts| !(1..=MAX_EPISODE_LEN).contains(starts)) {
             return fail("first-episodes", format!("{starts} is not from 1 to {MAX_EPISODE_LEN}"));
         }
+        Ok(())
+    }
+
+    /// What is assumed of agents and rewards.
+    fn check_problem(&self) -> Result<(), ConfigError> {
         if !(0.0..0.5).contains(&self.corrupt) {
             let why = "from half of the agents on, nothing could tell who lies";
             return fail("corrupt", format!("{} is not from 0 to below 0.5: {why}", self.corrupt));
@@ -288,12 +304,23 @@ impl Config {
                 format!("{} gives rewards beyond 1; bounded ones need at most 1", self.theta_norm),
             );
         }
+        if !(self.delta > 0.0 && self.delta < 1.0) {
+            return fail("delta", format!("{} is not between 0 and 1", self.delta));
+        }
+        if let Some(sigma) = self.sigma.filter(|sigma| !(0.0..=2.0).contains(sigma)) {
+            return fail("sigma", format!("{sigma} is not from 0 to 2"));
+        }
+        Ok(())
+    }
+
+    /// What goes together.
+    fn check_rule(&self) -> Result<(), ConfigError> {
         if self.privacy.is_some() && self.rewards.bound().is_none() {
             let why = "without a bound one message could change the sums without limit";
             return fail("privacy", format!("it needs bounded rewards (rewards = \"bounded\"): {why}"));
         }
         if self.privacy.is_some() && self.aggregator == AggregatorName::Solo {
-            return fail("privacy", "solo sends nothing that could be made private".into());
+            return fail("privacy", "solo sends nothing that could be made private");
         }
         if self.aggregator.is_whitened() && !(self.rewards.noise() > 0.0) {
             let why = "it tells noise from lies by that";
@@ -311,15 +338,9 @@ impl Config {
             );
         }
         if self.level() == Level::Drop && self.privacy.is_some() {
-            return fail("admission", "with privacy nobody can be dropped for what a message said".into());
+            return fail("admission", "with privacy nobody can be dropped for what a message said");
         }
-        if !(self.delta > 0.0 && self.delta < 1.0) {
-            return fail("delta", format!("{} is not between 0 and 1", self.delta));
-        }
-        if let Some(sigma) = self.sigma.filter(|sigma| !(0.0..=2.0).contains(sigma)) {
-            return fail("sigma", format!("{sigma} is not from 0 to 2"));
-        }
-        self.rule(0).map(drop)
+        Ok(())
     }
 
     /// With another value of one key, as a file or an option gives it.
