@@ -10,6 +10,7 @@ use rand_pcg::Pcg64;
 use super::attack::{Knowledge, Message, full};
 use crate::streams::Streams;
 use crate::symmetric;
+use crate::whitened::LAMBDA;
 
 /// Where colluders put their sums: v_i − V_iθ* = t·R·y/‖y‖ in the norm of Λ⁻¹, where Λ is what honest agents have explored.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ impl<'a> Board<'a> {
         now: &'a [Message],
         explored: &DMatrix<f64>,
     ) -> Option<Self> {
-        let design = symmetric::shifted(explored, 0.1);
+        let design = symmetric::shifted(explored, LAMBDA);
         let factor = design.clone().cholesky()?;
         Some(Self { knowledge, noise, own, now, sent, design, factor })
     }
