@@ -296,8 +296,13 @@ fn relative_to_nothing_is_a_dash() {
         panic!("{text}")
     };
     assert!(of_random.parse::<f64>().unwrap() > 0.0 && of_oracle == "–", "{text}");
-    let text = stdout(&here.0, &format!("simulate {SMALL} --arms 1"));
-    assert!(text.contains('–') && !text.contains("NaN") && !text.contains("inf"), "{text}");
+    // Nor do files have one, and they are results all the same.
+    here.file("grid.toml", "agents = 12\ndim = 4\nsteps = 128\narms = 1\n");
+    stdout(&here.0, "sweep --config grid.toml --out out");
+    assert!(stdout(&here.0, "sweep --config grid.toml --out out").contains("12 runs in out, 12 of them were there"));
+    for text in [stdout(&here.0, &format!("simulate {SMALL} --arms 1")), stdout(&here.0, "sweep --merge out")] {
+        assert!(text.contains('–') && !text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
 }
 
 /// Whatever stops a sweep, what is finished is whole, and it goes on from there.
