@@ -2,9 +2,10 @@
 
 use fedbandit::admission::Level;
 use fedbandit::aggregate::{Aggregator, GeometricMedian, Mean, Tolerance};
-use fedbandit::controller::{Controller, Episodes, Setting};
+use fedbandit::controller::Controller;
 use fedbandit::rule::Separate;
 use fedbandit::schedule::Calibrated;
+use fedbandit::setting::{Episodes, Setting};
 use fedbandit::streams::{AgentId, NoPrivacy};
 use fedbandit_core::{Action, Agent, Prior, Rewards, project};
 use rand_pcg::Pcg64;

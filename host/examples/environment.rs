@@ -2,13 +2,13 @@
 
 use fedbandit::admission::Level;
 use fedbandit::aggregate::{GeometricMedian, Tolerance};
-use fedbandit::controller::{Controller, Episodes, Setting};
+use fedbandit::controller::Controller;
 use fedbandit::rule::Separate;
 use fedbandit::schedule::Calibrated;
+use fedbandit::setting::{Episodes, Setting};
 use fedbandit::streams::{AgentId, NoPrivacy};
 use fedbandit_core::{Action, Agent, Prior, Rewards};
-use rand_pcg::Pcg64;
-use rand_pcg::rand_core::{Rng, SeedableRng};
+use rand_pcg::{Pcg64, rand_core::Rng, rand_core::SeedableRng};
 
 /// θ*, unknown to all: water is worth the more the drier the soil is; too much of it drowns, and it costs.
 const THETA: [f32; 3] = [1.2, -0.6, -0.1];

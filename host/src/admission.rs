@@ -8,6 +8,7 @@ use fedbandit_core::{MAX_EPISODE_LEN, packed_len, rounding};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::aggregate::norm;
 use crate::names::named;
 use crate::symmetric::on_diagonal;
 
@@ -19,7 +20,7 @@ pub enum Level {
     /// What every honest summary satisfies: also U ⪰ 0, tr U ≤ L and, with bounded rewards, uuᵀ ⪯ r_max²·L·U.
     #[default]
     Strict,
-    /// The checks of `Strict`, and who fails one is out for good, with all that it ever sent. No honest device is ever.
+    /// The checks of `Strict`, and who fails one is out for good, with all that it ever sent. No honest device fails one.
     /// Not with privacy: who is left would tell what a message said.
     Drop,
 }
@@ -195,10 +196,6 @@ pub fn pack_symmetric(matrix: &[f64], dimension: usize) -> Result<Vec<f64>, Faul
         }
     }
     Ok(packed)
-}
-
-fn norm(values: &[f64]) -> f64 {
-    values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
 fn frobenius_norm(packed: &[f64], dimension: usize) -> f64 {

@@ -1,7 +1,8 @@
 #![doc = include_str!("../README.md")]
-#![deny(missing_docs)]
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
+// A module is pure unless it says otherwise: time and randomness are given to it. `clippy.toml` has the list.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 /// The version of this package, with the commit where it is known: what a result must carry.
 pub const VERSION: &str = env!("FEDBANDIT_VERSION");
@@ -16,7 +17,10 @@ pub mod report;
 pub mod rule;
 pub mod schedule;
 #[cfg(feature = "service")]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it asks clocks")]
 pub mod service;
+pub mod setting;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it draws, and measures what that takes")]
 pub mod simulation;
 pub mod streams;
 pub mod symmetric;

@@ -1,9 +1,9 @@
 //! λ_k, β_k and L: those of the paper's theorems, and calibrated ones that learn within a life.
 
 use crate::aggregate::{distance, lower_median};
-use crate::controller::Episodes;
 use crate::privacy::calibration::{Fleet, Noise, NoiseBound, NoiseNorms};
 use crate::rule::{Evidence, Schedule, Solution};
+use crate::setting::Episodes;
 use crate::symmetric;
 
 /// What the theorems' formulas are made of.
@@ -199,12 +199,12 @@ impl StreamNoise {
     }
 }
 
-impl Calibrated {
-    /// κ.
-    fn kappa(&self) -> f64 {
-        self.corruption / (1.0 - 2.0 * self.corruption).sqrt()
-    }
+/// κ = α/√(1 − 2α): how far a corrupted share α was seen to move a geometric median, in median distances.
+pub(crate) fn kappa(corruption: f64) -> f64 {
+    corruption / (1.0 - 2.0 * corruption).sqrt()
+}
 
+impl Calibrated {
     fn noise(&self, evidence: &Evidence<'_>) -> NoiseNorms {
         let streams = evidence.streams.gram.len() as f64;
         self.noise.map_or(NoiseNorms { spectral: 0.0, frobenius: 0.0, vector: 0.0 }, |noise| {
@@ -218,7 +218,7 @@ impl Schedule for Calibrated {
         let (streams, d) = (evidence.streams.gram.len() as f64, evidence.feature_sum.len() as f64);
         let spread = lower_median(evidence.streams.gram.rows().map(|row| distance(row, evidence.gram)).collect());
         let sampling = 2.0 * spread / (streams * (d + 1.0)).sqrt();
-        (self.kappa() * spread + sampling.max(self.noise(evidence).spectral)).max(1.0)
+        (kappa(self.corruption) * spread + sampling.max(self.noise(evidence).spectral)).max(1.0)
     }
 
     fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
@@ -227,7 +227,7 @@ impl Schedule for Calibrated {
         let noise = self.noise(evidence);
         let error = (spread / streams.sqrt()).max(noise.vector * self.theta_bound.hypot(1.0));
         let least = symmetric::eigenpairs(solution.design).iter().map(|(value, _)| *value).fold(f64::MAX, f64::min);
-        (self.theta_bound * solution.lambda + self.kappa() * spread + error) / least.sqrt()
+        (self.theta_bound * solution.lambda + kappa(self.corruption) * spread + error) / least.sqrt()
     }
 }
 

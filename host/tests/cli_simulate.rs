@@ -249,8 +249,60 @@ fn a_sweep_can_be_split_stopped_and_merged() {
     }
     here.file("bad.toml", "agents = 10\n[[grid]]\ncorrupt = [0.1, 0.7]\n");
     refuses(&here.0, "sweep --config bad.toml --out x", 78, "corrupt: 0.7");
+    for (file, grid) in [("number.toml", "grid = 1"), ("mixed.toml", "grid = [{ corrupt = 0.1 }, \"corrupt\"]")] {
+        here.file(file, grid);
+        refuses(&here.0, &format!("sweep --config {file} --out x"), 78, &format!("{file}: write grids as [[grid]]"));
+    }
     fs::create_dir(here.0.join("empty")).unwrap();
     refuses(&here.0, "sweep --merge empty", 65, "there are no result files");
+}
+
+/// What the runs of a sweep differ in is said above each table, whatever it is.
+#[test]
+fn a_merged_table_says_what_it_is_of() {
+    let here = Directory::new("headings");
+    let grid = "design-corruption = [0.1, 0.2]\nepisode-len = [8, 16]\nrewards = [\"gaussian:0.5\", \"bounded\"]";
+    here.file(
+        "grid.toml",
+        &format!("agents = 10\ndim = 2\nsteps = 32\nseeds = 1\naggregator = \"mean\"\n[[grid]]\n{grid}\n[[grid]]\n"),
+    );
+    stdout(&here.0, "sweep --config grid.toml --out out");
+    let text = stdout(&here.0, "sweep --merge out");
+    let headings: BTreeSet<&str> = text.lines().filter(|line| line.starts_with("10 agents")).collect();
+    let common = "10 agents, d = 2, 32 steps, ball, 3 corrupted (collude)";
+    let mut expected = BTreeSet::from([format!("{common}, rewards gaussian:0.5; seeds 1")]);
+    for share in ["0.1", "0.2"] {
+        for length in ["8", "16"] {
+            for rewards in ["gaussian:0.5", "bounded"] {
+                let keys = format!("design-corruption {share}, episode-len {length}, rewards {rewards}");
+                expected.insert(format!("{common}, {keys}; seeds 1"));
+            }
+        }
+    }
+    assert!(headings.iter().copied().eq(expected.iter()), "{text}");
+}
+
+/// Relative to a regret of 0 there is no number: with one action nobody can regret anything, and of these two all take the longer
+/// one, which is the best one, until liars tell them otherwise.
+#[test]
+fn relative_to_nothing_is_a_dash() {
+    let here = Directory::new("nothing");
+    here.file("log.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,0.5,0\n");
+    let log = "simulate --environment replay:log.csv --dim 2 --agents 10 --steps 64 --seeds 1 --aggregator mean";
+    let text = stdout(&here.0, log);
+    let [.., of_random, _, _, _, of_oracle, _, _, _] =
+        text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>()[..]
+    else {
+        panic!("{text}")
+    };
+    assert!(of_random.parse::<f64>().unwrap() > 0.0 && of_oracle == "–", "{text}");
+    // Nor do files have one, and they are results all the same.
+    here.file("grid.toml", "agents = 12\ndim = 4\nsteps = 128\narms = 1\n");
+    stdout(&here.0, "sweep --config grid.toml --out out");
+    assert!(stdout(&here.0, "sweep --config grid.toml --out out").contains("12 runs in out, 12 of them were there"));
+    for text in [stdout(&here.0, &format!("simulate {SMALL} --arms 1")), stdout(&here.0, "sweep --merge out")] {
+        assert!(text.contains('–') && !text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
 }
 
 /// Whatever stops a sweep, what is finished is whole, and it goes on from there.

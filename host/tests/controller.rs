@@ -11,8 +11,9 @@ use fedbandit::admission::{Fault, Level, SettingError};
 use fedbandit::aggregate::{
     Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, ShapeError, Tolerance, objective,
 };
-use fedbandit::controller::{Closed, Controller, Episodes, Setting, SetupError, Suspicion};
+use fedbandit::controller::{Closed, Controller, Suspicion};
 use fedbandit::rule::{Estimate, Evidence, Parameters, Rule, Schedule, Separate, Solution};
+use fedbandit::setting::{Episodes, Setting, SetupError};
 use fedbandit::streams::{AgentId, NoPrivacy, Privatise, Streams};
 use fedbandit::symmetric;
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};

@@ -17,10 +17,11 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 
 use fedbandit::admission::Level;
 use fedbandit::aggregate::{Aggregator, GeometricMedian, Groups, Mean, Tolerance};
-use fedbandit::controller::{Controller, Episodes, Setting};
+use fedbandit::controller::Controller;
 use fedbandit::privacy::calibration::{Blt, Budget, Mechanism, Noise, sensitivity};
 use fedbandit::privacy::{Plan, Private, Seed};
 use fedbandit::rule::Separate;
+use fedbandit::setting::{Episodes, Setting};
 use fedbandit::streams::AgentId;
 use fedbandit::symmetric;
 use fedbandit_core::Model;

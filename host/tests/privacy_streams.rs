@@ -7,11 +7,12 @@ use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
 use fedbandit::admission::{Level, SettingError};
 use fedbandit::aggregate::{AggregateError, GeometricMedian, Groups, Mean, Tolerance};
-use fedbandit::controller::{Controller, Episodes, Setting, SetupError};
+use fedbandit::controller::Controller;
 use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound, NoiseNorms, paper_bound, sensitivity, truncated};
 use fedbandit::privacy::key::NoiseKey;
 use fedbandit::privacy::{Plan, PlanError, Private, RunKey, Seed, Stream};
 use fedbandit::rule::Separate;
+use fedbandit::setting::{Episodes, Setting, SetupError};
 use fedbandit::streams::{AgentId, Privatise, Streams};
 use fedbandit::symmetric;
 use fedbandit_core::{packed_len, rounding};

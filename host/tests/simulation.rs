@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fedbandit::admission::Level;
 use fedbandit::aggregate::Mean;
 use fedbandit::rule::{Rule, Separate};
 use fedbandit::schedule::Calibrated;
@@ -73,8 +74,11 @@ fn a_rule_of_ones_own() {
         assert_eq!(own(&Config { aggregator: AggregatorName::GeometricMedian, ..mean }), named);
     }
     let private = Config { rewards: RewardKind::Bounded, privacy: Some("4,1e-6".parse().unwrap()), ..small() };
-    let refused = run_rule(&private, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
-    assert!(refused.to_string().contains("privacy"), "{refused}");
+    let solo = Config { aggregator: AggregatorName::Solo, attack: Attack::Adaptive, ..small() };
+    for (config, key) in [(private, "privacy: "), (solo, "aggregator: solo")] {
+        let refused = run_rule(&config, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
+        assert!(refused.to_string().starts_with(key), "{refused}");
+    }
 }
 
 /// A log whose numbers are known: one decision set, whose two actions give 1 and 0. Uniform choices lose exactly 1/2 a
@@ -214,6 +218,28 @@ fn rejected_messages_have_their_reason() {
 fn reasons_without(attack: Attack) -> bool {
     let careless = [Attack::NonFinite, Attack::Asymmetric, Attack::NonPsd, Attack::Huge, Attack::Replay];
     !careless.contains(&attack)
+}
+
+/// Whitened rules drop a liar with its first message, unless another level is asked for. `whitened-means` counts on the number of
+/// agents, and privacy would be lost by it: these drop nobody. Eight episodes of 4 steps, then 8, 16, 32, 64, 64 and what is left:
+/// each of 6 agents sends 14 messages.
+#[test]
+fn whitened_rules_drop_unless_told_otherwise() {
+    let rejected = |aggregator, admission| {
+        let config = Config { aggregator, admission, attack: Attack::NonFinite, ..small() };
+        simulate(&config, 4).rejected.into_iter().collect::<Vec<_>>()
+    };
+    let zeroed = [("non-finite".to_owned(), 6 * 14)];
+    let dropped = [("dropped".to_owned(), 6 * 13), ("non-finite".to_owned(), 6)];
+    let filter = AggregatorName::WhitenedFilter;
+    assert_eq!(rejected(filter, None), dropped);
+    assert_eq!(rejected(filter, Some(Level::Drop)), dropped);
+    assert_eq!(rejected(filter, Some(Level::Strict)), zeroed);
+    assert_eq!(rejected(filter, Some(Level::Paper)), zeroed);
+    assert_eq!(rejected(AggregatorName::WhitenedMeans, None), zeroed);
+    let (rewards, privacy) = (RewardKind::Bounded, Some("4,1e-6".parse().unwrap()));
+    let private = Config { aggregator: filter, attack: Attack::NonFinite, rewards, privacy, ..small() };
+    assert!(simulate(&private, 4).rejected.keys().eq(["non-finite"]));
 }
 
 /// Every attack against every aggregator, every environment and every dimension: finite numbers, at least as much

@@ -1,8 +1,9 @@
 //! The whitened rules against their definition, read literally, and what they promise.
 
 use fedbandit::admission::{Admission, Fault, Level, SettingError};
-use fedbandit::controller::{Controller, Episodes, Setting};
+use fedbandit::controller::Controller;
 use fedbandit::rule::{Estimate, Rule};
+use fedbandit::setting::{Episodes, Setting};
 use fedbandit::simulation::{AggregatorName, Attack, Config, Environment, Logs, RewardKind, run};
 use fedbandit::streams::{AgentId, NoPrivacy, Streams};
 use fedbandit::whitened::{Assumptions, Centre, Whitened};
@@ -455,7 +456,7 @@ fn with_privacy_nobody_is_dropped() {
         ..Config::default()
     };
     private.check().unwrap();
-    let dropping = Config { admission: Level::Drop, ..private };
+    let dropping = Config { admission: Some(Level::Drop), ..private };
     assert_eq!(
         dropping.check().unwrap_err().to_string(),
         "admission: with privacy nobody can be dropped for what a message said"
@@ -473,7 +474,7 @@ fn what_cannot_be_is_said() {
     );
     let theorem = Config { schedule: "theorem".parse().unwrap(), ..whitened };
     assert_eq!(message(theorem), "schedule: no theorem of the paper is about whitened-filter");
-    let krum = Config { aggregator: AggregatorName::Krum, admission: Level::Drop, ..Config::default() };
+    let krum = Config { aggregator: AggregatorName::Krum, admission: Some(Level::Drop), ..Config::default() };
     assert_eq!(message(krum), "admission: krum counts on the number of agents: nobody can be dropped");
 }
 

@@ -1,4 +1,5 @@
 //! The geometric median of group means, the oracle of Byzantine-UCB-DP-MoM.
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "groups are drawn from a seed that is given")]
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};

@@ -115,6 +115,11 @@ pub fn distance(x: &[f64], z: &[f64]) -> f64 {
     largest * squares.sqrt()
 }
 
+/// ‖x‖₂, where no square overflows or underflows.
+pub(crate) fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
 /// ‖x − z‖₂², which may overflow or underflow. Eight sums at a time, because one would wait for each addition.
 fn squared_distance(x: &[f64], z: &[f64]) -> f64 {
     let ((x, x_rest), (z, z_rest)) = (x.as_chunks::<8>(), z.as_chunks::<8>());

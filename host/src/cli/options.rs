@@ -46,7 +46,9 @@ fn keys() -> Vec<(&'static str, &'static str, String)> {
         (
             "admission",
             "LEVEL",
-            "How much of a message is checked: paper, strict or drop [default: strict; drop for whitened rules]".into(),
+            "How much of a message is checked: paper, strict or drop [default: strict; drop for whitened rules, but \
+             strict with privacy or whitened-means]"
+                .into(),
         ),
         ("schedule", "NAME", "Where the widths come from: calibrated or theorem [default: calibrated]".into()),
         ("privacy", "MU,NU", "Differential privacy with respect to messages, as 4,1e-6 [default: none]".into()),

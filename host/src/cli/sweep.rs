@@ -84,11 +84,12 @@ fn sweep(config: &Path, out: &Path, (part, parts): (usize, usize)) -> Result<(),
 /// All runs of a grid.
 pub(super) fn jobs(file: &Path, text: &str) -> Result<Vec<Job>, Failure> {
     let mut table = table(file, text).map_err(Failure::Config)?;
-    let grids = match table.remove("grid") {
-        None => vec![toml::Table::new()],
-        Some(Value::Array(grids)) => grids.into_iter().filter_map(|grid| grid.as_table().cloned()).collect(),
-        Some(_) => return Err(Failure::Config(format!("{}: write grids as [[grid]]", file.display()))),
+    let grids: Option<Vec<toml::Table>> = match table.remove("grid") {
+        None => Some(vec![toml::Table::new()]),
+        Some(Value::Array(grids)) => grids.into_iter().map(|grid| grid.as_table().cloned()).collect(),
+        Some(_) => None,
     };
+    let grids = grids.ok_or_else(|| Failure::Config(format!("{}: write grids as [[grid]]", file.display())))?;
     let mut base = Experiment::default();
     let all = table.iter().try_for_each(|(key, value)| base.set_from(file, text, key, value));
     all.map_err(Failure::Config)?;

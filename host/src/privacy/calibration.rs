@@ -199,9 +199,9 @@ pub fn levels(episodes: u32) -> u32 {
     episodes.saturating_sub(1).checked_ilog2().map_or(0, |level| level + 1)
 }
 
-/// The variance of a node's best estimate, v_j with 1/v_j = 1 + 1/(2v_{j−1}) and v_0 = 1: its own noise, and that of
-/// two estimated children.
-fn honaker_variance(level: u32) -> f64 {
+/// The variance of a node's best estimate, v_j = 1/(2 − 2⁻ʲ). v_0 = 1, and 1/v_j = 1 + 1/(2v_{j−1}): its own noise, and that
+/// of two estimated children.
+pub(super) fn honaker_variance(level: u32) -> f64 {
     1.0 / (2.0 - 0.5_f64.powi(level as i32))
 }
 

@@ -10,7 +10,7 @@ use super::blt::ROUNDING;
 use super::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, NoiseNorms, sensitivity, truncated};
 use super::gaussian::DiscreteGaussian;
 use crate::admission::{Admission, Level, SettingError};
-use crate::controller::{Episodes, Setting};
+use crate::setting::{Episodes, Setting};
 use crate::symmetric;
 use fedbandit_core::{packed_len, rounding};
 

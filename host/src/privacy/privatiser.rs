@@ -8,7 +8,7 @@ use super::grid::{Plan, accumulate};
 use super::key::{Node, NoiseKey, Scope};
 use super::tree::{Estimator, Tree};
 use crate::aggregate::{AggregateError, Groups};
-use crate::controller::SetupError;
+use crate::setting::SetupError;
 use crate::streams::{AgentId, Privatise, Streams};
 use fedbandit_core::packed_len;
 
@@ -28,10 +28,11 @@ use fedbandit_core::packed_len;
 /// ```
 /// use fedbandit::admission::Level;
 /// use fedbandit::aggregate::{GeometricMedian, Tolerance};
-/// use fedbandit::controller::{Controller, Episodes, Setting};
+/// use fedbandit::controller::Controller;
 /// use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound};
 /// use fedbandit::privacy::{Plan, Private, RunKey};
 /// use fedbandit::rule::Separate;
+/// use fedbandit::setting::{Episodes, Setting};
 /// use fedbandit::streams::AgentId;
 ///
 /// let setting = Setting {

@@ -10,7 +10,7 @@ use super::key::{Node, Scripted};
 use super::{Plan, Private, Seed};
 use crate::admission::Level;
 use crate::aggregate::Groups;
-use crate::controller::{Episodes, Setting};
+use crate::setting::{Episodes, Setting};
 use crate::streams::{Privatise, Streams};
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];

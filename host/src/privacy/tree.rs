@@ -2,6 +2,7 @@
 
 use fedbandit_core::planted::{self, Bug};
 
+use super::calibration::honaker_variance;
 use super::grid::accumulate;
 
 /// The prefix sums of one unit's leaves with a tree's noise, in units of the grid.
@@ -72,11 +73,11 @@ impl Tree {
 /// A node's estimate from its noisy sum, with variance 1, and the sum of its children's estimates, with variance 2v_{j−1}.
 ///
 /// The best weights are in inverse proportion to the variances: v_j = 2v_{j−1}/(1 + 2v_{j−1}) for the node itself, which
-/// then is the variance of the estimate. With v_0 = 1, v_j = 1/(2 − 2⁻ʲ).
+/// then is the variance of the estimate, [`honaker_variance`].
 fn refine(noisy: &[i64], children: Option<Vec<f64>>, level: u32) -> Vec<f64> {
     let noisy = noisy.iter().map(|value| *value as f64);
     let Some(children) = children else { return noisy.collect() };
-    let weight = 1.0 / (2.0 - 0.5_f64.powi(level as i32));
+    let weight = honaker_variance(level);
     noisy.zip(children).map(|(node, children)| weight * node + (1.0 - weight) * children).collect()
 }
 

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::simulation::{AggregatorName, Config, Outcome, ScheduleName};
-use plot::{escape, short};
+use plot::{COLOURS, escape, short};
 
 /// A finished run with all that is needed to run it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -196,6 +197,7 @@ const RANDOM: usize = 9;
 
 /// A line for a record's aggregator, which has the same colour in all plots.
 fn series(record: &Record, points: Vec<Point>) -> Series {
+    const { assert!(AggregatorName::ALL.len() < COLOURS.len(), "aggregators and random choices have a colour each") };
     let place = AggregatorName::ALL.iter().position(|other| *other == record.config.aggregator).unwrap_or(0);
     let colour = if place < RANDOM { place } else { place + 1 };
     Series { name: record.outcome.aggregator.clone(), colour, points }
@@ -236,6 +238,31 @@ fn varied_setting(config: &Config, without: &[&str]) -> String {
     text
 }
 
+/// The keys in which some records differ and of which [`setting`] says nothing.
+fn untold(records: &[&Record]) -> Vec<String> {
+    const TOLD: [&str; 9] =
+        ["agents", "aggregator", "attack", "corrupt", "dim", "environment", "privacy", "schedule", "steps"];
+    let configs: Vec<Value> =
+        records.iter().map(|record| serde_json::to_value(&record.config).unwrap_or_default()).collect();
+    let Some(Value::Object(first)) = configs.first() else { return Vec::new() };
+    let differ = |(key, value): &(&String, &Value)| configs.iter().any(|config| config[key.as_str()] != **value);
+    first.iter().filter(differ).map(|(key, _)| key.clone()).filter(|key| !TOLD.contains(&key.as_str())).collect()
+}
+
+/// [`setting`], and some more keys where they have no default.
+fn setting_with(config: &Config, keys: &[String]) -> String {
+    let mut text = setting(config);
+    let values = serde_json::to_value(config).unwrap_or_default();
+    for key in keys {
+        let _ = match &values[key] {
+            Value::Null => Ok(()),
+            Value::String(value) => write!(text, ", {key} {value}"),
+            value => write!(text, ", {key} {value}"),
+        };
+    }
+    text
+}
+
 /// A line of the table: runs that differ in their seed alone.
 struct Row {
     cells: [String; 8],
@@ -247,7 +274,12 @@ const COLUMNS: [&str; 8] =
 impl Row {
     fn new(records: &[&Record]) -> Self {
         let spread = |value: fn(&Record) -> f64| Spread::of(records.iter().map(|record| value(record))).0;
-        let percent = |value: f64| format!("{} %", short((value * 1e4).round() / 100.0));
+        // Relative to nothing there is no number.
+        let hundredths = |value: f64, unit: &str| match value.is_finite() {
+            true => format!("{} {unit}", short(value.round() / 100.0)),
+            false => "–".into(),
+        };
+        let percent = |value: f64| hundredths(value * 1e4, "%");
         let ratio = |record: &Record| record.outcome.regret / record.outcome.regret_oracle.unwrap_or(f64::NAN);
         let widths = records.iter().filter_map(|record| record.outcome.width_ratio_max);
         let rejected: u64 = records.iter().flat_map(|record| record.outcome.rejected.values()).sum();
@@ -258,7 +290,7 @@ impl Row {
                 short(spread(|record| record.outcome.regret / record.honest())),
                 percent(spread(|record| record.outcome.total)),
                 percent(spread(|record| record.outcome.late)),
-                format!("{} ×", short((spread(ratio) * 100.0).round() / 100.0)),
+                hundredths(spread(ratio) * 100.0, "×"),
                 widths.reduce(f64::max).map_or_else(|| "–".into(), |width| format!("{width:.2}")),
                 rejected.to_string(),
                 repairs.to_string(),
@@ -270,8 +302,9 @@ impl Row {
 /// The records as a table for a terminal, a paragraph for each setting.
 pub fn text_table(records: &[&Record]) -> String {
     let mut text = String::new();
+    let untold = untold(records);
     for group in grouped(records, |record| record.without(&[])) {
-        let _ = writeln!(text, "{}; {}", setting(&group[0].config), seeds(&group));
+        let _ = writeln!(text, "{}; {}", setting_with(&group[0].config, &untold), seeds(&group));
         let rows = grouped(&group, |record| record.outcome.aggregator.clone());
         let mut cells = vec![COLUMNS.map(String::from)];
         cells.extend(rows.iter().map(|row| Row::new(row).cells));
@@ -306,6 +339,7 @@ to be made positive definite. Means over seeds; bands are from the least to the 
 pub fn html(records: &[Record]) -> String {
     let all: Vec<&Record> = records.iter().collect();
     let settings = grouped(&all, |record| record.without(&[]));
+    let untold = untold(&all);
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>fedbandit report</title>\
@@ -315,21 +349,21 @@ pub fn html(records: &[Record]) -> String {
     // The setting with the most runs is what the rest is compared with.
     let main = settings.iter().rev().max_by_key(|group| group.len());
     if let Some(main) = main {
-        let _ = write!(page, "<figure>{}</figure>{}{GLOSSARY}", regret_plot(main).svg(), html_table(main));
+        let _ = write!(page, "<figure>{}</figure>{}{GLOSSARY}", regret_plot(main).svg(), html_table(main, &untold));
     }
     for plot in varied_plots(&all) {
         let _ = write!(page, "<figure>{}</figure>", plot.svg());
     }
     page.push_str("<details><summary>All settings</summary>");
-    settings.iter().for_each(|group| page.push_str(&html_table(group)));
+    settings.iter().for_each(|group| page.push_str(&html_table(group, &untold)));
     let versions = distinct(&all, |record| record.version.clone());
     let _ = writeln!(page, "</details><p><small>fedbandit {}</small></p></body></html>", escape(&versions));
     page
 }
 
-fn html_table(group: &[&Record]) -> String {
-    let mut page = String::new();
-    let _ = write!(page, "<h2>{}</h2><div class=\"scroll\"><table><tr>", escape(&setting(&group[0].config)));
+fn html_table(group: &[&Record], untold: &[String]) -> String {
+    let setting = escape(&setting_with(&group[0].config, untold));
+    let mut page = format!("<h2>{setting}</h2><div class=\"scroll\"><table><tr>");
     COLUMNS.iter().for_each(|column| page.push_str(&format!("<th>{column}</th>")));
     page.push_str("</tr>");
     for row in grouped(group, |record| record.outcome.aggregator.clone()) {

@@ -59,10 +59,10 @@ const BOTTOM: f64 = 346.0;
 /// Between two names at the ends of lines.
 const LINE: f64 = 15.0;
 
-/// Distinct for the colour-blind as well (Okabe and Ito), in both schemes.
-const COLOURS: [&str; 14] = [
+/// Okabe and Ito's eight, which are distinct for the colour-blind as well, and others between them.
+pub(super) const COLOURS: [&str; 15] = [
     "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c6bb1", "#b15928", "#66a61e", "#7f7f7f",
-    "#000000", "#f0e442", "#44aa99", "#882255",
+    "#000000", "#f0e442", "#44aa99", "#882255", "#6633ff",
 ];
 
 const STYLE: &str = "\
@@ -128,27 +128,17 @@ impl Plot {
             title = escape(&self.title),
             subtitle = escape(&self.subtitle)
         );
-        for tick in x.ticks() {
-            let at = x.place(tick);
-            let _ = write!(
-                svg,
-                "<path class=\"grid\" d=\"M{at:.1} {TOP}V{BOTTOM}\"/>\
-                 <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                BOTTOM + 18.0,
-                short(tick)
-            );
+        draw_ticks(&mut svg, &x, &y);
+        self.label_axes(&mut svg);
+        for series in &self.series {
+            series.draw(&mut svg, &x, &y);
         }
-        for tick in y.ticks() {
-            let at = y.place(tick);
-            let _ = write!(
-                svg,
-                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 8.0,
-                at + 4.0,
-                short(tick)
-            );
-        }
+        self.name_lines(&mut svg, &y);
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    fn label_axes(&self, svg: &mut String) {
         let middle = f64::midpoint(LEFT, RIGHT);
         let _ = write!(
             svg,
@@ -159,12 +149,6 @@ impl Plot {
             f64::midpoint(TOP, BOTTOM),
             escape(&self.y.label)
         );
-        for series in &self.series {
-            series.draw(&mut svg, &x, &y);
-        }
-        self.name_lines(&mut svg, &y);
-        svg.push_str("</svg>\n");
-        svg
     }
 
     /// Names at the ends of lines, moved apart where they would overlap.
@@ -192,6 +176,31 @@ impl Plot {
                 escape(&series.name)
             );
         }
+    }
+}
+
+/// The grid, with its numbers.
+fn draw_ticks(svg: &mut String, x: &Scale, y: &Scale) {
+    for tick in x.ticks() {
+        let at = x.place(tick);
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{at:.1} {TOP}V{BOTTOM}\"/>\
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            BOTTOM + 18.0,
+            short(tick)
+        );
+    }
+    for tick in y.ticks() {
+        let at = y.place(tick);
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 8.0,
+            at + 4.0,
+            short(tick)
+        );
     }
 }
 

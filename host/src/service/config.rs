@@ -26,8 +26,6 @@ pub struct Settings {
 
 /// Keys about transports beside TCP.
 const TRANSPORTS: [&str; 6] = ["tls", "certificate", "key", "mqtt", "mqtt-ca", "serial"];
-/// Keys of a simulation that are about a simulated world.
-const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
 
 impl Settings {
     /// Reads the text of a TOML file.
@@ -58,7 +56,7 @@ impl Settings {
         }
         let mut experiment = Experiment::default();
         for (key, value) in &table {
-            if SIMULATED.contains(&key.as_str()) {
+            if Config::SIMULATED.contains(&key.as_str()) {
                 return Err(invalid(key, "it is about a simulated world, or follows from who is enrolled"));
             }
             experiment.set_from(file, text, key, value)?;

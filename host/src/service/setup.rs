@@ -11,8 +11,9 @@ use super::learner::Learner;
 use super::machine::{About, End, RestoreError, Restoring, Service, Start};
 use super::status::Status;
 use super::store::{Store, StoreError};
-use crate::controller::{Controller, Setting};
+use crate::controller::Controller;
 use crate::privacy::{Private, RunKey};
+use crate::setting::Setting;
 use crate::simulation::{Config, ConfigError};
 use crate::streams::{AgentId, NoPrivacy};
 
@@ -262,7 +263,7 @@ fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> R
     let seed = u64::from(*run);
     let setting = Setting { window: terms.window, ..config.setting()? };
     let enrolled = agents.iter().copied().map(AgentId);
-    let invalid = |error: crate::controller::SetupError| ConfigError::new("aggregator", error);
+    let invalid = |error: crate::setting::SetupError| ConfigError::new("aggregator", error);
     let Some(plan) = config.plan(seed)? else {
         let controller = Controller::new(setting, enrolled, config.rule(seed)?, NoPrivacy::new);
         return Ok(Learner::Plain(controller.map_err(invalid)?));

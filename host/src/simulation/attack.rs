@@ -242,7 +242,8 @@ impl Knowledge {
         self.with_mean_gram(mean - shift)
     }
 
-    /// u scaled down until uᵀU⁻¹u ≤ r_max²·L, by a margin.
+    /// u scaled down until uᵀU⁻¹u ≤ r_max²·L, by a margin for rounding, that to f32 on a wire included. Admission shifts U as well, by
+    /// more: its 3δ is at least 69·2⁻²⁴.
     pub(super) fn fitted(&self, mut message: Message) -> Message {
         let Some(bound) = self.reward_bound else { return message };
         let d = self.theta.len();

@@ -1,6 +1,6 @@
 //! The corrupted agents of a run: when they attack, and what they send.
 
-use fedbandit_core::Rewards;
+use fedbandit_core::{Model, Rewards};
 use nalgebra::DMatrix;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
@@ -10,9 +10,9 @@ use super::config::{AggregatorName, Config, ConfigError};
 use super::fleet::{Conduct, Fleet};
 use super::optimal::{Board, Pull};
 use super::random::{Use, generator};
-use crate::admission::Admission;
-use crate::controller::{Controller, Setting};
+use crate::controller::Controller;
 use crate::rule::Rule;
+use crate::setting::Setting;
 use crate::streams::{AgentId, Privatise, Streams};
 
 /// All agents of a run, as the attackers see them.
@@ -126,16 +126,16 @@ impl Attackers {
         if !conduct.contains(&Conduct::Attacked) {
             return;
         }
+        let round = Round { setting, episode, conduct };
         if let Some(shadow) = shadow.as_mut().filter(|_| self.attack.is_optimal()) {
-            let now: Vec<Message> = (0..conduct.len()).map(|row| Message::own(fleet.summaries(), row)).collect();
-            for (row, Message { gram, feature_sum }) in now.iter().enumerate() {
-                shadow.own.add(row, gram, feature_sum);
-            }
-            self.each = shadow.optimal(fleet, (setting, episode), conduct, &knowledge, &self.explored, &now, rng);
+            self.each = shadow.optimal(fleet, &round, &knowledge, &self.explored, rng);
             return;
         }
         let mut score = |message: &Message| {
-            shadow.as_mut().map_or(0.0, |shadow| shadow.score(fleet, setting, conduct, message, episode))
+            let Some(Shadow { sums, rule, .. }) = shadow else { return 0.0 };
+            let taken = admits(setting, episode, message);
+            let sent = round.attacked().filter(|_| taken).map(|row| (row, message));
+            round.worth(sums, &mut **rule, sent, |model| fleet.judge(model))
         };
         self.common = knowledge.common(self.attack, &mut score);
     }
@@ -207,76 +207,81 @@ impl Attackers {
 const TEMPTATION: f64 = 0.05;
 
 fn admits(setting: &Setting, episode: u32, message: &Message) -> bool {
-    let Setting { level, dimension, episodes, reward_bound, .. } = *setting;
-    let admission = Admission::new(level, dimension.into(), episodes.length(episode), reward_bound, false);
+    let admission = setting.admission(episode, false);
     admission.is_ok_and(|admission| admission.check(&message.gram, &message.feature_sum).is_ok())
 }
 
-impl Shadow {
-    /// The regret that is to be expected of the next model if all attacked agents send this; 0 if there were none.
-    fn score(
-        &mut self,
-        fleet: &mut dyn Fleet,
-        setting: &Setting,
-        conduct: &[Conduct],
-        message: &Message,
-        episode: u32,
-    ) -> f64 {
-        let mut sums = self.sums.clone();
-        if admits(setting, episode, message) {
-            for row in (0..conduct.len()).filter(|row| conduct[*row] == Conduct::Attacked) {
-                sums.add(row, &message.gram, &message.feature_sum);
-            }
-        }
-        let estimate = self.rule.estimate(&sums, episode + 1).ok();
-        let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
-        fleet.judge(parameters.model(episode + 1, setting.episodes.length(episode + 1), Rewards::Unbounded))
+/// An episode, as those see it who try messages out.
+struct Round<'a> {
+    setting: &'a Setting,
+    episode: u32,
+    conduct: &'a [Conduct],
+}
+
+impl Round<'_> {
+    fn attacked(&self) -> impl Iterator<Item = usize> {
+        (0..self.conduct.len()).filter(|row| self.conduct[*row] == Conduct::Attacked)
     }
 
+    /// A message for each attacked agent, by row.
+    fn each(&self, message: impl Fn(usize) -> Message) -> Vec<Option<Message>> {
+        let mut messages = vec![None; self.conduct.len()];
+        self.attacked().for_each(|row| messages[row] = Some(message(row)));
+        messages
+    }
+
+    /// What the next model is worth if these messages are added to the sums; 0 if there were none.
+    fn worth<'m>(
+        &self,
+        sums: &Streams,
+        rule: &mut dyn Rule,
+        sent: impl Iterator<Item = (usize, &'m Message)>,
+        judge: impl FnOnce(Model<'_>) -> f64,
+    ) -> f64 {
+        let (mut sums, next) = (sums.clone(), self.episode + 1);
+        sent.for_each(|(row, message)| sums.add(row, &message.gram, &message.feature_sum));
+        let estimate = rule.estimate(&sums, next).ok();
+        let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
+        judge(parameters.model(next, self.setting.episodes.length(next), Rewards::Unbounded))
+    }
+}
+
+impl Shadow {
     /// What each colluder sends after a search among all.
-    #[expect(clippy::too_many_arguments, reason = "all that a colluder knows")]
     fn optimal(
         &mut self,
         fleet: &mut dyn Fleet,
-        (setting, episode): (&Setting, u32),
-        conduct: &[Conduct],
+        round: &Round<'_>,
         knowledge: &Knowledge,
         explored: &DMatrix<f64>,
-        now: &[Message],
         rng: &mut Pcg64,
     ) -> Vec<Option<Message>> {
+        let now: Vec<Message> = (0..round.conduct.len()).map(|row| Message::own(fleet.summaries(), row)).collect();
         let Self { sums, rule, own, noise, last } = self;
-        let wishes = fleet.wishes();
-        let each = |message: &dyn Fn(usize) -> Message| -> Vec<Option<Message>> {
-            let one = |row: usize| (conduct[row] == Conduct::Attacked).then(|| message(row));
-            (0..conduct.len()).map(one).collect()
-        };
+        now.iter().enumerate().for_each(|(row, now)| own.add(row, &now.gram, &now.feature_sum));
+        let (sums, own, wishes) = (&*sums, &*own, fleet.wishes());
         let mut score = |messages: &[Option<Message>]| {
-            let mut sums = sums.clone();
-            for (row, message) in messages.iter().enumerate() {
-                if let Some(message) = message.as_ref().filter(|message| admits(setting, episode, message)) {
-                    sums.add(row, &message.gram, &message.feature_sum);
-                }
-            }
-            let estimate = rule.estimate(&sums, episode + 1).ok();
-            let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
-            let model = parameters.model(episode + 1, setting.episodes.length(episode + 1), Rewards::Unbounded);
-            fleet.judge(model) + TEMPTATION * fleet.temptation(model)
+            let sent = messages.iter().enumerate().filter_map(|(row, message)| Some((row, message.as_ref()?)));
+            let sent = sent.filter(|(_, message)| admits(round.setting, round.episode, message));
+            let judge = |model: Model<'_>| fleet.judge(model) + TEMPTATION * fleet.temptation(model);
+            round.worth(sums, &mut **rule, sent, judge)
         };
         let mut best = (f64::NEG_INFINITY, None);
         let common = knowledge.common(Attack::Adaptive, &mut |message| {
-            let score = score(&each(&|_| message.clone()));
-            best = if score > best.0 { (score, Some(message.clone())) } else { best.clone() };
+            let score = score(&round.each(|_| message.clone()));
+            if score > best.0 {
+                best = (score, Some(message.clone()));
+            }
             score
         });
-        let Some(board) = Board::new(knowledge, *noise, (own, sums), now, explored) else {
-            return each(&|_| common.clone().unwrap_or_else(|| now[0].clone()));
+        let Some(board) = Board::new(knowledge, *noise, (own, sums), &now, explored) else {
+            return round.each(|_| common.clone().unwrap_or_else(|| now[0].clone()));
         };
         let (found, pull) =
-            board.search(last.as_ref(), wishes, rng, &mut |pull| score(&each(&|row| board.message(pull, row))));
+            board.search(last.as_ref(), wishes, rng, &mut |pull| score(&round.each(|row| board.message(pull, row))));
         let messages = match best {
-            (common, Some(message)) if common >= found => each(&|_| message.clone()),
-            _ => each(&|row| board.message(&pull, row)),
+            (common, Some(message)) if common >= found => round.each(|_| message.clone()),
+            _ => round.each(|row| board.message(&pull, row)),
         };
         *last = Some(pull);
         messages

@@ -1,6 +1,6 @@
 //! The attackers of a simulation against a real controller.
 
-use fedbandit_core::{Model, Rewards};
+use fedbandit_core::Model;
 
 use super::attack::{Attack, Message};
 use super::attackers::Attackers;
@@ -8,7 +8,7 @@ use super::config::{Config, ConfigError};
 use super::environment::World;
 use super::fleet::{Fleet, Models, Stretch, fleet};
 use super::replay::Logs;
-use crate::controller::Setting;
+use crate::setting::Setting;
 
 /// Corrupted agents of a real run. Of the honest ones they know no messages. All agents live in a simulation of
 /// theirs, with the real θ* and the models that the real controller sends, and what the attackers of this simulation
@@ -36,9 +36,8 @@ impl Colluders {
         let (world, setting) = (World::new(config, &Logs::new(), seed)?, config.setting()?);
         let corrupted: Vec<bool> = (0..config.agents).map(|agent| agent >= honest).collect();
         let attackers = Attackers::new(config, seed, setting, &world.theta, &corrupted)?;
-        let rewards = if config.rewards.bound().is_some() { Rewards::Clipped } else { Rewards::Unbounded };
         let numbers: Vec<usize> = (1..=config.agents).collect();
-        Ok(Self { setting, fleet: fleet(world, &numbers, seed, rewards), attackers, honest })
+        Ok(Self { setting, fleet: fleet(world, &numbers, seed, setting.rewards()), attackers, honest })
     }
 
     /// What each of them sends in a model's episode.
@@ -59,7 +58,7 @@ impl Colluders {
 
 #[cfg(test)]
 mod tests {
-    use fedbandit_core::{Values, packed_len};
+    use fedbandit_core::{Rewards, Values, packed_len};
 
     use super::*;
 

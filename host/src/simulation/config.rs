@@ -12,11 +12,10 @@ use super::environment::{Environment, RewardKind};
 use super::fleet::DIMENSIONS;
 use crate::admission::Level;
 use crate::aggregate::corrupted;
-use crate::controller::{Episodes, Setting};
-use crate::names::{UnknownName, named, optional_text, text};
+use crate::names::{named, optional_text, text};
 use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
 use crate::schedule::Problem;
-use crate::whitened::Centre;
+use crate::setting::{Episodes, Setting};
 
 /// A run but for its seed. Read from a file, what is not there has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,9 +54,10 @@ pub struct Config {
     /// The corruption that widths, groups and trimming are designed for. The default is 0.3, and 0.25 for
     /// `median-of-means`.
     pub design_corruption: Option<f64>,
-    /// How much of a message is checked. Whitened rules take `strict` for `drop`, unless there is privacy.
-    #[serde(with = "text")]
-    pub admission: Level,
+    /// How much of a message is checked. The default is `strict`, and `drop` for whitened rules on single agents without
+    /// privacy.
+    #[serde(with = "optional_text")]
+    pub admission: Option<Level>,
     /// Where λ_k and β_k come from.
     #[serde(with = "text")]
     pub schedule: ScheduleName,
@@ -93,7 +93,7 @@ impl Default for Config {
             corrupt: 0.3,
             aggregator: AggregatorName::GeometricMedian,
             design_corruption: None,
-            admission: Level::Strict,
+            admission: None,
             schedule: ScheduleName::Calibrated,
             privacy: None,
             mechanism: Mechanism::Tree,
@@ -149,19 +149,23 @@ impl AggregatorName {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
     }
 
-    /// Whether R must be known, since residuals are compared with it.
-    pub(crate) fn needs_noise(self) -> bool {
-        self.whitened().is_some()
-    }
-
-    /// What this whitened rule takes for the centre.
-    pub(crate) fn whitened(self) -> Option<Centre> {
+    /// Whether it compares residuals with their noise, so that R must be known.
+    pub(crate) fn is_whitened(self) -> bool {
         match self {
-            Self::WhitenedFilter | Self::WhitenedMeans => Some(Centre::Filter),
-            Self::WhitenedMedian => Some(Centre::Median),
-            Self::WhitenedMedoid => Some(Centre::Medoid),
-            Self::WhitenedOracle => Some(Centre::Mean),
-            _ => None,
+            Self::WhitenedFilter
+            | Self::WhitenedMedian
+            | Self::WhitenedMedoid
+            | Self::WhitenedMeans
+            | Self::WhitenedOracle => true,
+            Self::GeometricMedian
+            | Self::MedianOfMeans
+            | Self::Mean
+            | Self::Oracle
+            | Self::Solo
+            | Self::CoordinateMedian
+            | Self::TrimmedMean
+            | Self::Krum
+            | Self::MultiKrum => false,
         }
     }
 }
@@ -217,57 +221,6 @@ impl FromStr for Privacy {
     }
 }
 
-impl fmt::Display for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ball => f.pad("ball"),
-            Self::Skew => f.pad("skew"),
-            Self::FixedArms => f.pad("fixed-arms"),
-            Self::Shared => f.pad("shared"),
-            Self::Drifting => f.pad("drifting"),
-            Self::Unequal => f.pad("unequal"),
-            Self::Replay(file) => write!(f, "replay:{}", file.display()),
-        }
-    }
-}
-
-impl FromStr for Environment {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let plain = [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting, Self::Unequal];
-        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "unequal"];
-        if let Some(file) = name.strip_prefix("replay:").filter(|file| !file.is_empty()) {
-            return Ok(Self::Replay(file.into()));
-        }
-        let at = known.iter().position(|known| *known == name);
-        let unknown = || UnknownName::new("environment", name, known.into_iter().chain(["replay:FILE"]));
-        at.map(|at| plain[at].clone()).ok_or_else(unknown)
-    }
-}
-
-impl fmt::Display for RewardKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gaussian(noise) => write!(f, "gaussian:{noise}"),
-            Self::Bounded => f.pad("bounded"),
-        }
-    }
-}
-
-impl FromStr for RewardKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let noise = |noise: &str| noise.parse().ok().filter(|noise: &f64| noise.is_finite() && *noise >= 0.0);
-        match text.strip_prefix("gaussian:").map(noise) {
-            Some(Some(noise)) => Ok(Self::Gaussian(noise)),
-            None if text == "bounded" => Ok(Self::Bounded),
-            _ => Err(format!("rewards are gaussian:R with a noise level R >= 0, or bounded, not '{text}'")),
-        }
-    }
-}
-
 /// What makes no sense in a [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {reason}")]
@@ -282,16 +235,31 @@ impl ConfigError {
     }
 }
 
+fn fail(key: &'static str, reason: impl fmt::Display) -> Result<(), ConfigError> {
+    Err(ConfigError::new(key, reason))
+}
+
 /// The corruption that widths are designed for, unless said otherwise.
 const DESIGN_CORRUPTION: f64 = 0.3;
 
 impl Config {
+    /// The keys that are about a simulated world, or follow from who is enrolled. All others are about how to learn, and a
+    /// service has them, too.
+    pub const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
+
     /// Whether this can be run.
     ///
     /// # Errors
     /// The first thing that makes no sense, by its key.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let fail = |key, reason: String| Err(ConfigError::new(key, reason));
+        self.check_shape()?;
+        self.check_problem()?;
+        self.check_rule()?;
+        self.rule(0).map(drop)
+    }
+
+    /// How many, how large and how long.
+    fn check_shape(&self) -> Result<(), ConfigError> {
         if !DIMENSIONS.contains(&self.dim) {
             let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
             let reason = format!("{} is not compiled in; take one of {}", self.dim, all.join(", "));
@@ -304,7 +272,7 @@ impl Config {
             return fail("arms", format!("{} is not from 1 to {MAX_ARMS}", self.arms));
         }
         if self.steps == 0 {
-            return fail("steps", "there must be at least one step".into());
+            return fail("steps", "there must be at least one step");
         }
         if let Some(length) = self.episode_len.filter(|length| !(1..=MAX_EPISODE_LEN).contains(length)) {
             return fail("episode-len", format!("{length} is not from 1 to {MAX_EPISODE_LEN}"));
@@ -315,6 +283,11 @@ impl Config {
         if let Some(starts) = self.first_episodes.filter(|starts| !(1..=MAX_EPISODE_LEN).contains(starts)) {
             return fail("first-episodes", format!("{starts} is not from 1 to {MAX_EPISODE_LEN}"));
         }
+        Ok(())
+    }
+
+    /// What is assumed of agents and rewards.
+    fn check_problem(&self) -> Result<(), ConfigError> {
         if !(0.0..0.5).contains(&self.corrupt) {
             let why = "from half of the agents on, nothing could tell who lies";
             return fail("corrupt", format!("{} is not from 0 to below 0.5: {why}", self.corrupt));
@@ -331,38 +304,43 @@ impl Config {
                 format!("{} gives rewards beyond 1; bounded ones need at most 1", self.theta_norm),
             );
         }
-        if self.privacy.is_some() && self.rewards.bound().is_none() {
-            let why = "without a bound one message could change the sums without limit";
-            return fail("privacy", format!("it needs bounded rewards (rewards = \"bounded\"): {why}"));
-        }
-        if self.privacy.is_some() && self.aggregator == AggregatorName::Solo {
-            return fail("privacy", "solo sends nothing that could be made private".into());
-        }
-        if self.aggregator.whitened().is_some() && !(self.rewards.noise() > 0.0) {
-            let why = "it tells noise from lies by that";
-            return fail("rewards", format!("{} needs a noise level R > 0, as gaussian:0.5: {why}", self.aggregator));
-        }
-        if self.aggregator.whitened().is_some() && self.schedule == ScheduleName::Theorem {
-            return fail("schedule", format!("no theorem of the paper is about {}", self.aggregator));
-        }
-        let counted = [AggregatorName::TrimmedMean, AggregatorName::Krum, AggregatorName::MultiKrum];
-        let counted = counted.contains(&self.aggregator) || self.aggregator.is_of_means();
-        if self.admission == Level::Drop && counted {
-            return fail(
-                "admission",
-                format!("{} counts on the number of agents: nobody can be dropped", self.aggregator),
-            );
-        }
-        if self.admission == Level::Drop && self.privacy.is_some() {
-            return fail("admission", "with privacy nobody can be dropped for what a message said".into());
-        }
         if !(self.delta > 0.0 && self.delta < 1.0) {
             return fail("delta", format!("{} is not between 0 and 1", self.delta));
         }
         if let Some(sigma) = self.sigma.filter(|sigma| !(0.0..=2.0).contains(sigma)) {
             return fail("sigma", format!("{sigma} is not from 0 to 2"));
         }
-        self.rule(0).map(drop)
+        Ok(())
+    }
+
+    /// What goes together.
+    fn check_rule(&self) -> Result<(), ConfigError> {
+        if self.privacy.is_some() && self.rewards.bound().is_none() {
+            let why = "without a bound one message could change the sums without limit";
+            return fail("privacy", format!("it needs bounded rewards (rewards = \"bounded\"): {why}"));
+        }
+        if self.privacy.is_some() && self.aggregator == AggregatorName::Solo {
+            return fail("privacy", "solo sends nothing that could be made private");
+        }
+        if self.aggregator.is_whitened() && !(self.rewards.noise() > 0.0) {
+            let why = "it tells noise from lies by that";
+            return fail("rewards", format!("{} needs a noise level R > 0, as gaussian:0.5: {why}", self.aggregator));
+        }
+        if self.aggregator.is_whitened() && self.schedule == ScheduleName::Theorem {
+            return fail("schedule", format!("no theorem of the paper is about {}", self.aggregator));
+        }
+        let counted = [AggregatorName::TrimmedMean, AggregatorName::Krum, AggregatorName::MultiKrum];
+        let counted = counted.contains(&self.aggregator) || self.aggregator.is_of_means();
+        if self.level() == Level::Drop && counted {
+            return fail(
+                "admission",
+                format!("{} counts on the number of agents: nobody can be dropped", self.aggregator),
+            );
+        }
+        if self.level() == Level::Drop && self.privacy.is_some() {
+            return fail("admission", "with privacy nobody can be dropped for what a message said");
+        }
+        Ok(())
     }
 
     /// With another value of one key, as a file or an option gives it.
@@ -414,7 +392,7 @@ impl Config {
         let longest = self.longest();
         let even = self.schedule == ScheduleName::Theorem || self.privacy.is_some();
         let first = self.first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
-        let whitened = self.aggregator.whitened().is_some();
+        let whitened = self.aggregator.is_whitened();
         let starts = self.first_episodes.unwrap_or(if whitened { 2 * self.dim as u32 } else { 1 });
         Episodes::with_starts(self.steps, first, starts, longest)
             .map_err(|error| ConfigError::new("episode-len", error))
@@ -431,9 +409,9 @@ impl Config {
     }
 
     fn level(&self) -> Level {
-        let whole = self.aggregator.whitened().is_some() && !self.aggregator.is_of_means();
-        let drop = whole && self.privacy.is_none();
-        if self.admission == Level::Strict && drop { Level::Drop } else { self.admission }
+        let whole = self.aggregator.is_whitened() && !self.aggregator.is_of_means();
+        let default = if whole && self.privacy.is_none() { Level::Drop } else { Level::Strict };
+        self.admission.unwrap_or(default)
     }
 
     pub(super) fn problem(&self) -> Problem {
@@ -453,9 +431,10 @@ impl Config {
     /// whitened rule, with the same width.
     pub fn oracle(&self) -> Self {
         let own = self.clone();
-        match self.aggregator.whitened() {
-            Some(_) => Self { aggregator: AggregatorName::WhitenedOracle, attack: Attack::None, ..own },
-            None => Self { aggregator: AggregatorName::Oracle, attack: Attack::None, design_corruption: None, ..own },
+        if self.aggregator.is_whitened() {
+            Self { aggregator: AggregatorName::WhitenedOracle, attack: Attack::None, ..own }
+        } else {
+            Self { aggregator: AggregatorName::Oracle, attack: Attack::None, design_corruption: None, ..own }
         }
     }
 }
@@ -464,3 +443,36 @@ impl Config {
 const MAX_AGENTS: usize = 10_000_000;
 /// The largest decision set.
 const MAX_ARMS: usize = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A service must not take a new key for one of its own unseen.
+    #[test]
+    fn every_key_is_simulated_or_learned() {
+        let learned = [
+            "steps",
+            "episode-len",
+            "first-episode",
+            "first-episodes",
+            "rewards",
+            "theta-norm",
+            "aggregator",
+            "design-corruption",
+            "admission",
+            "schedule",
+            "privacy",
+            "mechanism",
+            "noise-bound",
+            "delta",
+            "sigma",
+        ];
+        let mut keys: Vec<_> = Config::SIMULATED.into_iter().chain(learned).collect();
+        keys.sort_unstable();
+        let config = serde_json::to_value(Config::default()).unwrap();
+        let mut all: Vec<_> = config.as_object().unwrap().keys().collect();
+        all.sort_unstable();
+        assert_eq!(keys, all);
+    }
+}

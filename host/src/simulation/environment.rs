@@ -1,6 +1,8 @@
 //! What agents meet: decision sets and rewards.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use fedbandit_core::Action;
@@ -11,6 +13,7 @@ use rand_pcg::Pcg64;
 use super::config::{Config, ConfigError};
 use super::random::{Use, below, generator, uniform};
 use super::replay::{Log, Logs};
+use crate::names::UnknownName;
 
 /// How decision sets are drawn.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -57,6 +60,57 @@ impl RewardKind {
         match self {
             Self::Gaussian(_) => None,
             Self::Bounded => Some(1.0),
+        }
+    }
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ball => f.pad("ball"),
+            Self::Skew => f.pad("skew"),
+            Self::FixedArms => f.pad("fixed-arms"),
+            Self::Shared => f.pad("shared"),
+            Self::Drifting => f.pad("drifting"),
+            Self::Unequal => f.pad("unequal"),
+            Self::Replay(file) => write!(f, "replay:{}", file.display()),
+        }
+    }
+}
+
+impl FromStr for Environment {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let plain = [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting, Self::Unequal];
+        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "unequal"];
+        if let Some(file) = name.strip_prefix("replay:").filter(|file| !file.is_empty()) {
+            return Ok(Self::Replay(file.into()));
+        }
+        let at = known.iter().position(|known| *known == name);
+        let unknown = || UnknownName::new("environment", name, known.into_iter().chain(["replay:FILE"]));
+        at.map(|at| plain[at].clone()).ok_or_else(unknown)
+    }
+}
+
+impl fmt::Display for RewardKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gaussian(noise) => write!(f, "gaussian:{noise}"),
+            Self::Bounded => f.pad("bounded"),
+        }
+    }
+}
+
+impl FromStr for RewardKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let noise = |noise: &str| noise.parse().ok().filter(|noise: &f64| noise.is_finite() && *noise >= 0.0);
+        match text.strip_prefix("gaussian:").map(noise) {
+            Some(Some(noise)) => Ok(Self::Gaussian(noise)),
+            None if text == "bounded" => Ok(Self::Bounded),
+            _ => Err(format!("rewards are gaussian:R with a noise level R >= 0, or bounded, not '{text}'")),
         }
     }
 }

@@ -36,7 +36,7 @@ impl Experiment {
     /// # Errors
     /// One must know their noise, and nothing was said.
     pub(crate) fn check_noise(&self, aggregators: &[AggregatorName]) -> Result<(), String> {
-        match aggregators.iter().find(|aggregator| aggregator.needs_noise() && !self.noise_given) {
+        match aggregators.iter().find(|aggregator| aggregator.is_whitened() && !self.noise_given) {
             None => Ok(()),
             Some(name) => Err(format!(
                 "{name} must know the noise of rewards, and would be wrong about who lies if it guessed: \
@@ -101,7 +101,7 @@ impl Experiment {
 /// The keys of a TOML file.
 ///
 /// # Errors
-/// It is none; the reason names it.
+/// The text is not TOML; the reason names the file.
 pub fn table(file: &Path, text: &str) -> Result<toml::Table, String> {
     text.parse().map_err(|error| format!("{}: {error}", file.display()))
 }

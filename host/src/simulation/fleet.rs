@@ -14,9 +14,6 @@ use super::random::{Use, generator};
 use super::selection::{DecisionSets, select_all};
 use crate::rule::Parameters;
 
-/// The dimensions that virtual devices are compiled for.
-pub const DIMENSIONS: &[usize] = &[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64];
-
 /// Virtual devices of one dimension.
 pub(super) trait Fleet: Send {
     /// Plays the steps of an episode on all devices; [`summaries`](Self::summaries) has what they would send.
@@ -126,18 +123,21 @@ const AHEAD: usize = 64;
 /// How many actions an attacker would have agents choose.
 const WISHES: usize = 16;
 
-/// The devices of a world, numbered by `devices`.
-pub(super) fn fleet(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Box<dyn Fleet> {
-    macro_rules! by_dimension {
-        ($($d:literal)*) => {
+macro_rules! by_dimension {
+    ($($d:literal)*) => {
+        /// The dimensions that virtual devices are compiled for.
+        pub const DIMENSIONS: &[usize] = &[$($d),*];
+
+        /// The devices of a world, numbered by `devices`.
+        pub(super) fn fleet(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Box<dyn Fleet> {
             match world.theta.len() {
                 $($d => Box::new(Devices::<$d>::new(world, devices, seed, rewards)),)*
                 other => unreachable!("dimension {other} was checked"),
             }
-        };
-    }
-    by_dimension!(1 2 3 4 5 6 8 10 12 16 24 32 48 64)
+        }
+    };
 }
+by_dimension!(1 2 3 4 5 6 8 10 12 16 24 32 48 64);
 
 struct Devices<const D: usize> {
     world: World,

@@ -10,6 +10,7 @@ use rand_pcg::Pcg64;
 use super::attack::{Knowledge, Message, full};
 use crate::streams::Streams;
 use crate::symmetric;
+use crate::whitened::LAMBDA;
 
 /// Where colluders put their sums: v_i − V_iθ* = t·R·y/‖y‖ in the norm of Λ⁻¹, where Λ is what honest agents have explored.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ impl<'a> Board<'a> {
         now: &'a [Message],
         explored: &DMatrix<f64>,
     ) -> Option<Self> {
-        let design = symmetric::shifted(explored, 0.1);
+        let design = symmetric::shifted(explored, LAMBDA);
         let factor = design.clone().cholesky()?;
         Some(Self { knowledge, noise, own, now, sent, design, factor })
     }
@@ -77,14 +78,9 @@ impl<'a> Board<'a> {
         self.knowledge.fitted(message)
     }
 
-    /// The best pull that is found, and its score.
-    pub(super) fn search(
-        &self,
-        last: Option<&Pull>,
-        wishes: Vec<DVector<f64>>,
-        rng: &mut Pcg64,
-        score: &mut dyn FnMut(&Pull) -> f64,
-    ) -> (f64, Pull) {
+    /// Where to pull first: away from θ*, as it is explored or not, the directions that are explored least, one at random, and
+    /// towards other actions.
+    fn directions(&self, wishes: Vec<DVector<f64>>, rng: &mut Pcg64) -> Vec<DVector<f64>> {
         let theta = self.knowledge.theta();
         let mut pairs = symmetric::eigenpairs(&self.design);
         pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -95,6 +91,19 @@ impl<'a> Board<'a> {
         directions.push(-directions[2].clone());
         directions.push(DVector::from_fn(theta.len(), |_, _| StandardNormal.sample(rng)));
         directions.extend(wishes);
+        directions
+    }
+
+    /// The best pull that is found, and its score: the best direction, then how far, whether to mimic, how much of U to give for it,
+    /// and how far again.
+    pub(super) fn search(
+        &self,
+        last: Option<&Pull>,
+        wishes: Vec<DVector<f64>>,
+        rng: &mut Pcg64,
+        score: &mut dyn FnMut(&Pull) -> f64,
+    ) -> (f64, Pull) {
+        let theta = self.knowledge.theta();
         let plain = |towards| Pull { towards, far: FIRST, share: 0.0, mimic: false };
         let mut best = (f64::NEG_INFINITY, plain(-theta));
         let mut offer = |pull: Pull| {
@@ -104,7 +113,7 @@ impl<'a> Board<'a> {
             }
             best.1.clone()
         };
-        for pull in directions.into_iter().map(plain).chain(last.cloned()) {
+        for pull in self.directions(wishes, rng).into_iter().map(plain).chain(last.cloned()) {
             offer(pull);
         }
         let towards = offer(plain(-theta)).towards;

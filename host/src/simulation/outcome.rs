@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What came out of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,9 +27,11 @@ pub struct Outcome {
     pub regret_oracle: Option<f64>,
     /// `regret` without the first episode.
     pub after_first_episode: f64,
-    /// `regret` over `regret_random`: 0 is perfect, 1 is random.
+    /// `regret` over `regret_random`: 0 is perfect, 1 is random. NaN, in files null, where nobody had a choice.
+    #[serde(deserialize_with = "or_nan")]
     pub total: f64,
     /// The same over the second half of the steps.
+    #[serde(deserialize_with = "or_nan")]
     pub late: f64,
     /// The regret of attacked agents over the steps on which they were not attacked; with `regret`, the paper's R_T.
     pub attacked_regret: f64,
@@ -51,6 +53,10 @@ pub struct Outcome {
     pub agent_steps_per_cpu_second: f64,
     /// Up to [`TRACE`] episodes.
     pub trace: Vec<Trace>,
+}
+
+fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 /// A run at the end of an episode.

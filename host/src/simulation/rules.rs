@@ -9,7 +9,7 @@ use crate::privacy::Plan;
 use crate::privacy::calibration::NoiseBound;
 use crate::rule::{OfMeans, Rule, Schedule, Separate};
 use crate::schedule::{Alone, Calibrated, Inexact, Number, StreamNoise, Theorem};
-use crate::whitened::{Assumptions, Whitened};
+use crate::whitened::{Assumptions, Centre, Whitened};
 use rand_pcg::rand_core::Rng;
 
 /// ε of the theorems that allow for an inexact oracle.
@@ -27,28 +27,32 @@ impl Config {
 
     /// The rule on streams of units: of groups, where there are groups.
     pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
-        if let Some(centre) = self.aggregator.whitened() {
-            return Ok(Box::new(Whitened::new(centre, self.assumptions()?)));
-        }
         let f = corrupted(self.design_corruption(), self.agents);
-        let schedule = self.schedule()?;
-        Ok(match self.aggregator {
+        match self.aggregator {
             AggregatorName::GeometricMedian | AggregatorName::MedianOfMeans => {
-                separate(GeometricMedian::new(self.tolerance()), schedule)
+                self.separate(GeometricMedian::new(self.tolerance()))
             }
-            AggregatorName::Mean
-            | AggregatorName::Oracle
-            | AggregatorName::Solo
-            | AggregatorName::WhitenedFilter
-            | AggregatorName::WhitenedMedian
-            | AggregatorName::WhitenedMedoid
-            | AggregatorName::WhitenedMeans
-            | AggregatorName::WhitenedOracle => separate(Mean, schedule),
-            AggregatorName::CoordinateMedian => separate(CoordinateMedian, schedule),
-            AggregatorName::TrimmedMean => separate(TrimmedMean { f }, schedule),
-            AggregatorName::Krum => separate(Krum { f }, schedule),
-            AggregatorName::MultiKrum => separate(MultiKrum { f, m: None }, schedule),
-        })
+            AggregatorName::Mean | AggregatorName::Oracle | AggregatorName::Solo => self.separate(Mean),
+            AggregatorName::CoordinateMedian => self.separate(CoordinateMedian),
+            AggregatorName::TrimmedMean => self.separate(TrimmedMean { f }),
+            AggregatorName::Krum => self.separate(Krum { f }),
+            AggregatorName::MultiKrum => self.separate(MultiKrum { f, m: None }),
+            AggregatorName::WhitenedFilter | AggregatorName::WhitenedMeans => self.whitened(Centre::Filter),
+            AggregatorName::WhitenedMedian => self.whitened(Centre::Median),
+            AggregatorName::WhitenedMedoid => self.whitened(Centre::Medoid),
+            AggregatorName::WhitenedOracle => self.whitened(Centre::Mean),
+        }
+    }
+
+    fn separate(
+        &self,
+        aggregator: impl Aggregator + Clone + Send + 'static,
+    ) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        Ok(Box::new(Separate::new(aggregator.clone(), aggregator, self.schedule()?)))
+    }
+
+    fn whitened(&self, centre: Centre) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        Ok(Box::new(Whitened::new(centre, self.assumptions()?)))
     }
 
     fn assumptions(&self) -> Result<Assumptions, ConfigError> {
@@ -136,11 +140,4 @@ impl Config {
             bound: self.noise_bound.unwrap_or(default),
         }))
     }
-}
-
-fn separate<A: Aggregator + Clone + Send + 'static>(
-    aggregator: A,
-    schedule: Box<dyn Schedule + Send>,
-) -> Box<dyn Rule + Send> {
-    Box::new(Separate::new(aggregator.clone(), aggregator, schedule))
 }

@@ -13,9 +13,10 @@ use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
 use super::outcome::{Outcome, TRACE, Trace};
 use super::random::{Use, generator};
 use super::replay::Logs;
-use crate::controller::{Controller, Counts, Setting, SetupError};
+use crate::controller::{Controller, Counts};
 use crate::privacy::{Private, Seed};
 use crate::rule::{Estimate, Parameters, Rule};
+use crate::setting::{Setting, SetupError};
 use crate::streams::{AgentId, NoPrivacy, Privatise, Streams};
 use crate::symmetric;
 
@@ -40,7 +41,7 @@ pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sy
 /// liars are dropped, and gives its name to the outcome.
 ///
 /// # Errors
-/// The configuration makes no sense, or wants privacy.
+/// The configuration makes no sense, wants privacy, or is of `solo`, which has no controller.
 pub fn run_rule(
     config: &Config,
     logs: &Logs,
@@ -51,6 +52,9 @@ pub fn run_rule(
     config.check()?;
     if config.privacy.is_some() {
         return Err(ConfigError::new("privacy", "a rule of your own is for streams without noise"));
+    }
+    if config.aggregator == AggregatorName::Solo {
+        return Err(ConfigError::new("aggregator", "solo sends nothing that a rule of your own could take in"));
     }
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
     let attackers = simulation.attackers()?.on(rule());
@@ -93,7 +97,6 @@ impl<'a> Simulation<'a> {
         let corrupted = corrupted(config, seed);
         let oracle = config.aggregator.is_oracle();
         let devices: Vec<usize> = (0..config.agents).filter(|device| !(oracle && corrupted[*device])).collect();
-        let rewards = if config.rewards.bound().is_some() { Rewards::Clipped } else { Rewards::Unbounded };
         Ok(Self {
             config,
             seed,
@@ -102,7 +105,7 @@ impl<'a> Simulation<'a> {
             theta: DVector::from_column_slice(&world.theta),
             knows_theta: world.knows_theta(),
             corrupted: devices.iter().map(|device| corrupted[*device]).collect(),
-            fleet: fleet(world, &devices, seed, rewards),
+            fleet: fleet(world, &devices, seed, setting.rewards()),
             honest_tally: Tally::default(),
             attacked_tally: Tally::default(),
             first_episode: 0.0,

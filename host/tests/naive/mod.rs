@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedbandit::admission::{Fault, Level};
-use fedbandit::controller::Setting;
+use fedbandit::setting::Setting;
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::rand_core::Rng;
 

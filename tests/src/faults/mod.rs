@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fedbandit::admission::{Admission, Level};
-use fedbandit::controller::{Episodes, Setting};
 use fedbandit::privacy::Plan;
 use fedbandit::privacy::calibration::Mechanism;
 use fedbandit::service::identity::Master;
@@ -21,6 +20,7 @@ use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
 use fedbandit::service::worker::settle;
 use fedbandit::service::{Link, Service};
+use fedbandit::setting::{Episodes, Setting};
 use fedbandit::simulation::{AggregatorName, Config, Privacy, RewardKind};
 use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 

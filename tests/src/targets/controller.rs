@@ -8,8 +8,9 @@ mod random;
 
 use fedbandit::admission::Level;
 use fedbandit::aggregate::Mean;
-use fedbandit::controller::{Controller, Episodes, Setting};
+use fedbandit::controller::Controller;
 use fedbandit::rule::Separate;
+use fedbandit::setting::{Episodes, Setting};
 use fedbandit::streams::{AgentId, NoPrivacy};
 use fedbandit::symmetric;
 use naive::{KINDS, Message, Naive, beta, is_mean, lambda};

@@ -1,5 +1,6 @@
 //! How far g(z) can be above its minimum, from what one pass found at z.
 
+use super::super::norm;
 use super::pass::{AT, Sums, pull_error};
 
 /// A subgradient of f = Σ‖z − x_i‖ at z, as short as can be.
@@ -55,8 +56,4 @@ fn curved(sums: &Sums, excess: f64, reach: f64) -> f64 {
 fn dual(sums: &Sums, slope: &Slope, excess: f64, n: usize) -> f64 {
     let share = excess / (sums.nearest * sums.weight);
     (sums.mean_distance * n as f64 * share + excess * slope.most / sums.weight) / (1.0 + share)
-}
-
-pub(super) fn norm(values: &[f64]) -> f64 {
-    values.iter().map(|x| x * x).sum::<f64>().sqrt()
 }

@@ -3,8 +3,8 @@
 //! Steps are judged by gradients alone. Since g is convex, ⟨∇g(z + d), d⟩ ≤ 0 proves g(z + d) ≤ g(z), while g itself
 //! may be rounded to where it tells nothing: with rows at 10³⁰ it does not change at all.
 
-use super::super::distance;
-use super::certificate::{Slope, gap, norm};
+use super::super::{distance, norm};
+use super::certificate::{Slope, gap};
 use super::memory::{Memory, dot};
 use super::pass::{Pass, Sums, View};
 use super::{Tolerance, few, middle};
@@ -20,6 +20,24 @@ const LOST: u32 = 6;
 
 /// The first steps may be so many times Weiszfeld's.
 const FIRST_CAP: f64 = 20.0;
+
+/// By how much longer steps are trusted after one that was cut short and led down, and shorter ones after one that went too far. Under
+/// a cap that never grew, rows near a line were not certified.
+const TRUST: f64 = 4.0;
+
+/// A gradient so much shorter than the shortest is a better place without further proof. Each time the shortest becomes that much
+/// shorter, so this comes to an end.
+const SHORTER: f64 = 0.7;
+
+/// How often a cluster may be entered without proof that it is lower, so that this comes to an end as well.
+const ENTRIES: u32 = 4;
+
+/// Rows up to so many times as far as the nearest are about as near.
+const ABOUT: f64 = 1.1;
+
+/// m rows at a point are the minimum if the rest pulls with at most m there. What is known is the pull at a place nearby, where it may
+/// be a bit more.
+const BALANCE: f64 = 1.05;
 
 /// When to stop.
 pub(super) enum Goal {
@@ -81,7 +99,7 @@ struct Course {
     trust: f64,
     /// The row that was looked at, and was not the minimum.
     tried: Option<usize>,
-    /// How often a cluster may be entered without proof that it is lower.
+    /// What is left of [`ENTRIES`].
     entries: u32,
     /// The shortest gradient, the least gap, and the passes since one of them halved.
     least: f64,
@@ -92,7 +110,7 @@ struct Course {
 impl Course {
     fn new(here: &Place) -> Self {
         let (least, gap) = (norm(&here.gradient), here.gap);
-        Self { cap: FIRST_CAP, trust: f64::INFINITY, tried: None, entries: 4, least, gap, in_vain: 0 }
+        Self { cap: FIRST_CAP, trust: f64::INFINITY, tried: None, entries: ENTRIES, least, gap, in_vain: 0 }
     }
 
     /// Whether `there` is the better place to go on from.
@@ -101,11 +119,12 @@ impl Course {
         // Several rows about as near are a cluster that seems to hold the minimum: go in, and look at its own scale.
         let enter = way == Move::Snap && here.near.is_some_and(|near| near.count > 1) && self.entries > 0;
         self.entries -= u32::from(enter);
-        let down = enter || way == Move::Weiszfeld || dot(&there.gradient, &step) <= 0.0 || slope < 0.7 * self.least;
+        let shorter = slope < SHORTER * self.least;
+        let down = enter || way == Move::Weiszfeld || dot(&there.gradient, &step) <= 0.0 || shorter;
         match way {
             Move::Snap => self.tried = here.near.map(|near| near.row),
-            Move::Newton { cut } if down && cut => (self.cap, self.trust) = (4.0 * self.cap, 4.0 * self.trust),
-            Move::Newton { .. } if !down => self.trust = 0.25 * norm(&step),
+            Move::Newton { cut } if down && cut => (self.cap, self.trust) = (TRUST * self.cap, TRUST * self.trust),
+            Move::Newton { .. } if !down => self.trust = norm(&step) / TRUST,
             _ => {}
         }
         self.in_vain = if slope < 0.5 * self.least || there.gap < 0.5 * self.gap { 0 } else { self.in_vain + 1 };
@@ -220,7 +239,7 @@ impl Descent<'_> {
 
     fn near(&self, nearest: f64) -> Option<Near> {
         let row = self.radii.iter().position(|r| *r == nearest)?;
-        let count = self.radii.iter().filter(|r| (nearest..=1.1 * nearest).contains(*r)).count();
+        let count = self.radii.iter().filter(|r| (nearest..=ABOUT * nearest).contains(*r)).count();
         Some(Near { row, count })
     }
 
@@ -231,7 +250,7 @@ impl Descent<'_> {
         let (r, count) = (distance(row, &here.z), near.count as f64);
         let pull_of_near = here.z.iter().zip(row).map(|(z, x)| count * (z - x) / r);
         let others: Vec<f64> = here.sums.pull.iter().zip(pull_of_near).map(|(all, near)| all - near).collect();
-        norm(&others) <= 1.05 * count
+        norm(&others) <= BALANCE * count
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::certificate::norm;
+use super::super::norm;
 
 /// How many steps are remembered.
 const PAIRS: usize = 12;
@@ -24,6 +24,7 @@ struct Pair {
 impl Memory {
     pub(super) fn remember(&mut self, step: Vec<f64>, change: Vec<f64>) {
         let product = dot(&step, &change);
+        // Less may be rounding, and H divides by it.
         if product > 1e-8 * norm(&step) * norm(&change) {
             self.pairs.truncate(PAIRS - 1);
             self.pairs.push_front(Pair { step, change, product });
