@@ -255,7 +255,8 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
             found.mean
         };
         let step = mean.column(0) - &root * &theta * lambda;
-        let own = if round == 0 { design.clone() } else { weighted(&grams, &weights) + &identity * lambda };
+        let own =
+            if round == 0 || apart > 1.0 { design.clone() } else { weighted(&grams, &weights) + &identity * lambda };
         let step = power(&design, 0.5) * step;
         let moved = own.cholesky().unwrap().solve(&step);
         theta += &moved;

@@ -15,7 +15,7 @@ use crate::aggregate::{
 };
 use crate::normal;
 use crate::rule::{Estimate, Parameters, Rule};
-use crate::schedule::StreamNoise;
+use crate::schedule::{StreamNoise, kappa};
 use crate::streams::Streams;
 use crate::symmetric;
 
@@ -51,8 +51,8 @@ pub struct Assumptions {
 ///    G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all directions count alike. Λ = G + λI, where λ = [`LAMBDA`]. With
 ///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
 /// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
-///    median in the first round and the filter from then on, with the mean of the V̂_i by its weights, plus λI, in place of Λ: if weights stay,
-///    one round is enough. Done when m moves θ by no more than R/100 in the norm of that matrix.
+///    median in the first round and the filter from then on, and then, if half of the V̂_i are within 1 of their median in the coordinates of
+///    step 1, the mean of the V̂_i by its weights, plus λI, stands for Λ: if weights stay, one round is enough. Done when m moves θ by no more than R/100 in the norm of that matrix.
 /// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′(√d + √(2 ln 10n)). R′ is R, or
 ///    more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
 ///    have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
@@ -102,6 +102,10 @@ const SLACK: f64 = 1.1;
 /// How far beyond its root mean square the noise of a mean is allowed for, in deviations of one coordinate.
 const TAIL: f64 = 2.0;
 
+/// How far apart half of the V̂_i may be, relative to their median, for the mean of those that are left to stand for all. If agents
+/// explore different directions, liars may be all that is left in one.
+const ALIKE: f64 = 1.0;
+
 /// How little of Λ the units that are left are taken to have explored.
 const THINNEST: f64 = 0.05;
 
@@ -131,13 +135,7 @@ impl Whitened {
         let Some(stream_noise) = stream_noise else { return (LAMBDA, 0.0) };
         let one = stream_noise.of_mean(episode, 1.0);
         let added = one.vector.powi(2) * (1.0 + theta_bound.powi(2)) / (dimension as f64 * noise.powi(2));
-        (LAMBDA.max(self.kappa() * one.frobenius + one.spectral / (units as f64).sqrt()), added)
-    }
-
-    /// How far colluders were seen to move a geometric median, in median distances.
-    fn kappa(&self) -> f64 {
-        let a = self.assumptions.corruption;
-        a / (1.0 - 2.0 * a).sqrt()
+        (LAMBDA.max(kappa(self.assumptions.corruption) * one.frobenius + one.spectral / (units as f64).sqrt()), added)
     }
 
     /// G, and the median distance of the V̂_i from it, relative to itself.
@@ -204,19 +202,20 @@ impl Whitened {
         self.residuals.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
     }
 
-    /// θ, the z_i that it was made of, and what these units have explored, if they have weights.
+    /// θ, and the z_i that it was made of.
     fn solve(
         &mut self,
         streams: &Streams,
         Metric { factor, design, lambda }: &Metric,
-    ) -> Result<(DVector<f64>, Cloud, Option<DMatrix<f64>>), AggregateError> {
+        alike: bool,
+    ) -> Result<(DVector<f64>, Cloud), AggregateError> {
         let d = streams.dimension();
         let inverse = inverse(factor);
         let mut theta = DVector::zeros(d);
-        let (mut last, mut explored) = (Cloud::at(DVector::zeros(d)), None);
+        let mut last = Cloud::at(DVector::zeros(d));
         for round in 0..ROUNDS {
             self.residuals(streams, &inverse, &theta);
-            let centre = match self.centre {
+            let mut centre = match self.centre {
                 Centre::Mean => {
                     self.weights.resize(streams.gram.len(), 1.0);
                     self.weighted(&vec![0.0; d])
@@ -225,8 +224,10 @@ impl Whitened {
                 Centre::Filter | Centre::Medoid | Centre::Median => Cloud::at(self.median(d)?),
             };
             let step = factor * &centre.mean - &theta * *lambda;
-            explored = if centre.weight > 0.0 { self.explored(streams, *lambda) } else { None };
-            let own = explored.clone().and_then(DMatrix::cholesky);
+            if centre.weight > 0.0 {
+                centre.explored = self.explored(streams, *lambda);
+            }
+            let own = centre.explored.clone().filter(|_| alike).and_then(DMatrix::cholesky);
             let moved = own.as_ref().unwrap_or(design).solve(&step);
             theta += &moved;
             last = centre;
@@ -234,7 +235,7 @@ impl Whitened {
                 break;
             }
         }
-        Ok((theta, last, explored))
+        Ok((theta, last))
     }
 
     /// The mean of the V̂_i with the filter's last weights, plus λI.
@@ -265,6 +266,7 @@ impl Whitened {
             weight: total,
             noise: self.assumptions.noise,
             taken: 0.0,
+            explored: None,
         }
     }
 
@@ -313,7 +315,10 @@ impl Whitened {
         let bias = &prior * (lambda * theta_bound.powi(2));
         let ball = |radius: f64| DMatrix::from_diagonal_element(factor.nrows(), factor.nrows(), radius * radius);
         if self.centre == Centre::Median {
-            return outer_sum(&[ball(noise * d.sqrt() * (self.kappa() + 1.0 / units.sqrt())), bias]);
+            return outer_sum(&[
+                ball(noise * d.sqrt() * (kappa(self.assumptions.corruption) + 1.0 / units.sqrt())),
+                bias,
+            ]);
         }
         let honest = (1.0 - a) * units;
         let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
@@ -341,12 +346,13 @@ impl Whitened {
         metric: &Metric,
         apart: f64,
     ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
-        let (theta, cloud, explored) = self.solve(streams, metric)?;
+        let (theta, cloud) = self.solve(streams, metric, apart <= ALIKE)?;
         // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that.
-        let moved = if self.assumptions.stream_noise.is_none() { self.kappa() * apart } else { 0.0 };
+        let moved =
+            if self.assumptions.stream_noise.is_none() { kappa(self.assumptions.corruption) * apart } else { 0.0 };
         let wider = (1.0 + moved).powi(2);
         let width = self.width(metric, &cloud, streams.gram.len() as f64) * wider;
-        let width = match explored.map(|explored| self.thinned(&metric.factor, &explored)) {
+        let width = match cloud.explored.as_ref().map(|explored| self.thinned(&metric.factor, explored)) {
             Some(thin) => symmetrised(&thin * width * &thin),
             None => width,
         };
@@ -420,12 +426,21 @@ struct Cloud {
     noise: f64,
     /// What the filter took of the weight of those that are near.
     taken: f64,
+    /// What they have explored, with their weights, and λI.
+    explored: Option<DMatrix<f64>>,
 }
 
 impl Cloud {
     /// A point of which nothing else is known.
     fn at(mean: DVector<f64>) -> Self {
-        Self { spread: DMatrix::zeros(mean.len(), mean.len()), mean, weight: 0.0, noise: 0.0, taken: 0.0 }
+        Self {
+            spread: DMatrix::zeros(mean.len(), mean.len()),
+            mean,
+            weight: 0.0,
+            noise: 0.0,
+            taken: 0.0,
+            explored: None,
+        }
     }
 }
 
