@@ -52,12 +52,14 @@ fn mutated(corpus: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
 /// One test for all: what is allocated is counted for the whole process.
 #[test]
 fn no_bytes_break_a_target() {
+    let mut all = 0;
     for (number, (name, body)) in TARGETS.into_iter().enumerate() {
         let corpus = corpus(name);
         let mut chance = Chance::new(9, number as u64);
         // What is made once is not the input's doing.
         corpus.iter().for_each(|input| body(input));
         let mutations = if name == "http_request" { MUTATIONS / 10 } else { MUTATIONS };
+        all += mutations;
         for number in 0..mutations as usize + corpus.len() {
             let input = corpus.get(number).cloned().unwrap_or_else(|| mutated(&corpus, &mut chance));
             let before = MEMORY.current_usage();
@@ -67,4 +69,9 @@ fn no_bytes_break_a_target() {
             assert!(allocated <= ALLOCATED.0 + ALLOCATED.1 * input.len(), "{name}: {allocated} bytes for {input:?}");
         }
     }
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reliability.md")).unwrap();
+    assert!(
+        page.contains(&format!("| {},{:03} mutations |", all / 1000, all % 1000)),
+        "the page says another number than {all}"
+    );
 }
