@@ -1,6 +1,7 @@
 //! What is measured of a claim, and the limits.
 
 use fedbandit::report::Record;
+use fedbandit::simulation::{Config, Environment};
 
 use super::tables::{by_setting, mean_total, of_oracle};
 
@@ -11,6 +12,7 @@ pub(super) struct Check {
     limit: Limit,
 }
 
+#[derive(Clone, Copy)]
 pub(super) enum Limit {
     AtMost(f64),
     AtLeast(f64),
@@ -87,26 +89,30 @@ pub(super) fn robust_checks(records: &[Record]) -> Vec<Check> {
     checks
 }
 
-/// Of the whitened filter, where no more lie than it is designed for.
 pub(super) fn width_check(records: &[Record]) -> Check {
-    let alike = widest(records, |environment| environment != UNEQUAL);
+    let alike = widest(records, |config| config.environment != Environment::Unequal && config.corrupt <= 0.3);
     Check::new("whitened filter, up to 30 %, largest width ratio", alike, AtMost(1.0))
 }
 
-pub(super) const UNEQUAL: &str = "unequal";
+/// a.
+fn designed_for(config: &Config) -> f64 {
+    config.design_corruption.unwrap_or(0.3)
+}
 
-pub(super) fn widest(records: &[Record], environment: impl Fn(&str) -> bool) -> f64 {
-    let designed = |r: &&Record| r.outcome.aggregator == "whitened-filter" && r.config.corrupt <= 0.3;
-    let of = records.iter().filter(designed).filter(|record| environment(&record.outcome.environment));
+/// The largest width ratio of the whitened filter in some runs, where no more lie than it is designed for.
+pub(super) fn widest(records: &[Record], of: impl Fn(&Config) -> bool) -> f64 {
+    let designed =
+        |r: &&Record| r.outcome.aggregator == "whitened-filter" && r.config.corrupt <= designed_for(&r.config);
+    let of = records.iter().filter(designed).filter(|record| of(&record.config));
     of.filter_map(|record| record.outcome.width_ratio_max).fold(f64::NAN, f64::max)
 }
 
 pub(super) fn whitened_checks(records: &[Record]) -> Vec<Check> {
     let groups = by_setting(records);
-    let worst = |environment: &str, share: f64| {
+    let worst = |environment: &str, share: f64, design: f64| {
         let of = groups.iter().filter(|group| {
             let Record { config, outcome, .. } = group[0];
-            let same = outcome.environment == environment && config.corrupt == share;
+            let same = outcome.environment == environment && config.corrupt == share && designed_for(config) == design;
             same && outcome.aggregator == "whitened-filter"
         });
         of.map(|group| of_oracle(group)).fold(f64::NAN, f64::max)
@@ -116,10 +122,13 @@ pub(super) fn whitened_checks(records: &[Record]) -> Vec<Check> {
         [("ball", 1.25, AtMost(4.0)), ("skew", 1.25, AtMost(4.0)), ("fixed-arms", 2.0, Unlimited)]
     {
         let what = |share: &str| format!("whitened filter, {environment}, {share}, worst attack, × oracle");
-        checks.push(Check::new(what("30 %"), worst(environment, 0.3), AtMost(at_30)));
-        checks.push(Check::new(what("45 %"), worst(environment, 0.45), at_45));
+        checks.push(Check::new(what("30 %"), worst(environment, 0.3, 0.3), AtMost(at_30)));
+        checks.push(Check::new(what("45 %"), worst(environment, 0.45, 0.3), at_45));
+        checks.push(Check::new(what("45 % and designed for 45 %"), worst(environment, 0.45, 0.45), at_45));
     }
     checks.push(width_check(records));
+    let most = widest(records, |config| config.corrupt == 0.45);
+    checks.push(Check::new("whitened filter, 45 % and designed for 45 %, largest width ratio", most, AtMost(1.0)));
     checks
 }
 

@@ -49,6 +49,7 @@ fn differing(config: &Config) -> String {
     add(config.steps != usual.steps, format!(", T = {}", config.steps));
     add(config.theta_norm != usual.theta_norm, format!(", ‖θ*‖ = {:.2}", config.theta_norm));
     add(config.rewards != usual.rewards, format!(", {}", config.rewards));
+    add(config.design_corruption.is_some(), format!(", a = {}", config.design_corruption.unwrap_or_default()));
     add(config.first_episode.is_some(), format!(", L₁ = {}", config.first_episode.unwrap_or_default()));
     add(config.first_episodes.is_some(), format!(", {} of L₁", config.first_episodes.unwrap_or_default()));
     text
