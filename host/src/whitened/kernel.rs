@@ -3,6 +3,7 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
+use fedbandit_core::packed_len;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::Inverse;
@@ -167,7 +168,7 @@ fn apply(inverse: &Inverse, x: &[Lanes], first: usize, image: &mut [Lanes]) {
 /// L⁻¹VL⁻ᵀ of each V, in the scaled packing.
 pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
     let d = inverse.d;
-    let p = d * (d + 1) / 2;
+    let p = packed_len(d);
     let [mut packed, mut full, mut half] = [p, d * d, d].map(|length| vec![ZERO; length]);
     Arch::new().dispatch(Wide(
         #[inline(always)]
@@ -202,7 +203,7 @@ fn terms(theta: &[f64]) -> Vec<(usize, f64)> {
 /// L⁻¹(v − Vθ) of each (V, v).
 pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inverse: &Inverse, theta: &[f64]) {
     let d = inverse.d;
-    let p = d * (d + 1) / 2;
+    let p = packed_len(d);
     let terms = terms(theta);
     let [mut packed, mut apart, mut lanes] = [p, d, d].map(|length| vec![ZERO; length]);
     Arch::new().dispatch(Wide(
@@ -297,7 +298,7 @@ pub(super) fn lower(numbers: &[f64], weights: &mut [f64], centre: f64, scale: f6
 /// The sums of w, w·y and w·yyᵀ, whose upper triangle is packed row by row, with y = z − origin, over all z of positive weight w.
 pub(super) fn moments(residuals: &[f64], weights: &[f64], origin: &[f64]) -> (f64, Vec<f64>, Vec<f64>) {
     let d = origin.len();
-    let [mut y, mut sums, mut squares] = [d, d, d * (d + 1) / 2].map(|length| vec![ZERO; length]);
+    let [mut y, mut sums, mut squares] = [d, d, packed_len(d)].map(|length| vec![ZERO; length]);
     let mut total = ZERO;
     Arch::new().dispatch(Wide(
         #[inline(always)]

@@ -315,10 +315,7 @@ impl Whitened {
         let bias = &prior * (lambda * theta_bound.powi(2));
         let ball = |radius: f64| DMatrix::from_diagonal_element(factor.nrows(), factor.nrows(), radius * radius);
         if self.centre == Centre::Median {
-            return outer_sum(&[
-                ball(noise * d.sqrt() * (kappa(self.assumptions.corruption) + 1.0 / units.sqrt())),
-                bias,
-            ]);
+            return outer_sum(&[ball(noise * d.sqrt() * (kappa(a) + 1.0 / units.sqrt())), bias]);
         }
         let honest = (1.0 - a) * units;
         let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
