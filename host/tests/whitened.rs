@@ -120,18 +120,19 @@ fn moments(z: &[DMatrix<f64>], w: &[f64]) -> (f64, DMatrix<f64>, DMatrix<f64>) {
     (total, mean, spread)
 }
 
-/// The variance that is left of a normal variable of variance 1 without a share of it at the extremes, by summation.
-fn trimmed_variance(share: f64) -> f64 {
-    let step = 1e-4;
-    let (mut mass, mut second) = (0.0, 0.0);
-    for x in (0..100_000).map(|k| (f64::from(k) + 0.5) * step) {
-        if 2.0 * mass >= 1.0 - share {
-            break;
-        }
-        let piece = (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * step;
-        (mass, second) = (mass + piece, second + x * x * piece);
+/// Mean and variance of a standard normal cloud whose weights were lowered to e^(−c(x − b)²) until a share was taken, by summation.
+fn lowered(share: f64, b: f64) -> (f64, f64) {
+    let moments = |c: f64| {
+        let grid = (-8000..8000).map(|k| (f64::from(k) + 0.5) * 1e-3);
+        let weights = grid.map(|x| (x, (-x * x / 2.0 - c * (x - b).powi(2)).exp()));
+        weights.fold([0.0; 3], |[w, wx, wxx], (x, weight)| [w + weight, wx + x * weight, wxx + x * x * weight])
+    };
+    let (all, mut c) = (moments(0.0)[0], 0.0);
+    while moments(c)[0] > (1.0 - share) * all {
+        c += 1e-3;
     }
-    second / mass
+    let [weight, first, second] = moments(c);
+    (first / weight, second / weight - (first / weight).powi(2))
 }
 
 /// What the filter finds.
@@ -165,13 +166,16 @@ fn filter(z: &[DMatrix<f64>], a: f64) -> Found {
         }
         let second = top(&(&spread - &q * q.transpose() * value)).0;
         visited.push((value / edge(total), mean, spread, near - total));
+        let mut along: Vec<f64> = z.iter().map(|z| z.dot(&q)).collect();
+        along.sort_by(f64::total_cmp);
+        let middle = along[(z.len() - 1) / 2];
         for turn in 0.. {
-            let (total, mean, spread) = moments(z, &w);
+            let (total, _, spread) = moments(z, &w);
             let variance = (&spread * &q).dot(&q);
             if turn > 0 && variance <= second.max(1.1 * edge(total) * noise * noise) {
                 break;
             }
-            let s: Vec<f64> = z.iter().map(|z| (z - &mean).dot(&q).powi(2)).collect();
+            let s: Vec<f64> = z.iter().map(|z| (z.dot(&q) - middle).powi(2)).collect();
             let most = s.iter().zip(&w).filter(|(_, w)| **w > 0.0).map(|(s, _)| *s).fold(0.0, f64::max);
             let lower: Vec<f64> = w.iter().zip(&s).map(|(w, s)| w * (1.0 - s / most).max(0.0)).collect();
             if lower.iter().sum::<f64>() < least && turn == 0 {
@@ -186,17 +190,22 @@ fn filter(z: &[DMatrix<f64>], a: f64) -> Found {
     }
 }
 
-/// The length below which half of all points are if a share 1 − a is a standard normal cloud and the others are far away; χ² by its cube root,
-/// which is nearly normal (Wilson and Hilferty), and the normal quantile by summation.
-fn typical_distance(d: usize, a: f64) -> f64 {
+/// The number below which half of all are if a share 1 − a is standard normal and the others are far above, by summation.
+fn typical_number(a: f64) -> f64 {
     let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
     let (mut quantile, mut below) = (0.0, 0.5);
     while below < 0.5 / (1.0 - a) {
         below += density(quantile + 5e-7) * 1e-6;
         quantile += 1e-6;
     }
+    quantile
+}
+
+/// The length below which half of all points are if a share 1 − a is a standard normal cloud and the others are far away; χ² by its cube root,
+/// which is nearly normal (Wilson and Hilferty).
+fn typical_distance(d: usize, a: f64) -> f64 {
     let unit = 2.0 / (9.0 * d as f64);
-    (d as f64 * (1.0 - unit + quantile * unit.sqrt()).powi(3)).sqrt()
+    (d as f64 * (1.0 - unit + typical_number(a) * unit.sqrt()).powi(3)).sqrt()
 }
 
 fn outer(parts: [DMatrix<f64>; 3]) -> DMatrix<f64> {
@@ -267,11 +276,11 @@ fn naive(centre: Centre, agents: &[Seen], a: f64) -> (DVector<f64>, DMatrix<f64>
     let honest = (1.0 - a) * n;
     let edge = (1.0 - (d as f64 / honest).sqrt()).max(0.0).powi(2);
     let prior = &root * &root * lambda;
-    let left = trimmed_variance(taken / (2.0 * honest));
+    let (shift, left) = lowered(taken / (2.0 * honest), typical_number(a));
     let hidden = (&spread - (&identity - &prior) * ((1.0 - a) * edge * left * R * R)).symmetric_eigen();
     let positive = DMatrix::from_diagonal(&hidden.eigenvalues.map(|value| value.max(0.0) * a / (1.0 - a)));
     let hidden = &hidden.eigenvectors * positive * hidden.eigenvectors.transpose();
-    let noise = &identity * (noise * noise * ((d as f64).sqrt() + 2.0).powi(2) / honest);
+    let noise = &identity * (noise * (((d as f64).sqrt() + 2.0) / honest.sqrt() + shift)).powi(2);
     let moved = a / (1.0 - 2.0 * a).sqrt() * apart;
     let width = outer([hidden, noise, prior * lambda]) * (1.0 + moved).powi(2);
     let explored = (&root * (weighted(&grams, &weights) + &identity * lambda) * &root / (1.0 - a)).symmetric_eigen();

@@ -225,8 +225,8 @@ pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inve
     ));
 }
 
-/// ⟨q, z⟩ − c of each z.
-pub(super) fn along(residuals: &[f64], direction: &[f64], middle: f64, numbers: &mut [f64]) {
+/// ⟨q, z⟩ of each z.
+pub(super) fn along(residuals: &[f64], direction: &[f64], numbers: &mut [f64]) {
     let d = direction.len();
     let mut z = vec![ZERO; d];
     Arch::new().dispatch(Wide(
@@ -234,7 +234,7 @@ pub(super) fn along(residuals: &[f64], direction: &[f64], middle: f64, numbers: 
         || {
             for (residuals, numbers) in residuals.chunks(LANES * d).zip(numbers.chunks_mut(LANES)) {
                 transpose(residuals, d, &mut z);
-                let mut along = Lanes([-middle; LANES]);
+                let mut along = ZERO;
                 direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
                 numbers.iter_mut().zip(along.0).for_each(|(number, along)| *number = along);
             }
@@ -245,26 +245,25 @@ pub(super) fn along(residuals: &[f64], direction: &[f64], middle: f64, numbers: 
 /// Numbers with weights.
 pub(super) struct Line {
     pub(super) weight: f64,
-    pub(super) mean: f64,
     pub(super) variance: f64,
-    /// The largest squared distance from the mean of a number with weight.
+    /// The mean square.
+    pub(super) square: f64,
+    /// The largest square of a number with weight.
     pub(super) farthest: f64,
 }
 
-/// w ← w(1 − (y − c)²/s), where that is positive, for numbers y that are around 0; and what this makes of them.
-pub(super) fn lower(numbers: &[f64], weights: &mut [f64], centre: f64, scale: f64) -> Line {
-    let mut sums = [ZERO; 5];
+/// w ← w(1 − y²/s), where that is positive, for numbers y; and what this makes of them.
+pub(super) fn lower(numbers: &[f64], weights: &mut [f64], scale: f64) -> Line {
+    let mut sums = [ZERO; 4];
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            let [mut total, mut sum, mut squares] = [ZERO; 3];
-            let [mut low, mut high] = [f64::INFINITY, f64::NEG_INFINITY].map(|bound| Lanes([bound; LANES]));
+            let [mut total, mut sum, mut squares, mut most] = [ZERO; 4];
             for (numbers, weights) in numbers.chunks(LANES).zip(weights.chunks_mut(LANES)) {
                 let (y, mut weight) = (Lanes::load(numbers), Lanes::load(weights));
                 for l in 0..LANES {
-                    let away = y.0[l] - centre;
-                    // By division, so that nothing is left where (y − c)² is s.
-                    let kept = 1.0 - away * away / scale;
+                    // By division, so that nothing is left where y² is s.
+                    let kept = 1.0 - y.0[l] * y.0[l] / scale;
                     weight.0[l] *= if kept > 0.0 { kept } else { 0.0 };
                 }
                 total.add(1.0, &weight);
@@ -273,26 +272,21 @@ pub(super) fn lower(numbers: &[f64], weights: &mut [f64], centre: f64, scale: f6
                 sum.add(1.0, &weighted);
                 squares.add_product(&weighted, &y);
                 for l in 0..LANES {
-                    let below = if weight.0[l] > 0.0 { y.0[l] } else { f64::INFINITY };
-                    low.0[l] = if below < low.0[l] { below } else { low.0[l] };
-                    let above = if weight.0[l] > 0.0 { y.0[l] } else { f64::NEG_INFINITY };
-                    high.0[l] = if above > high.0[l] { above } else { high.0[l] };
+                    let square = if weight.0[l] > 0.0 { y.0[l] * y.0[l] } else { 0.0 };
+                    most.0[l] = if square > most.0[l] { square } else { most.0[l] };
                 }
                 match weights.first_chunk_mut() {
                     Some(weights) => *weights = weight.0,
                     None => weights.iter_mut().zip(weight.0).for_each(|(to, weight)| *to = weight),
                 }
             }
-            sums = [total, sum, squares, low, high];
+            sums = [total, sum, squares, most];
         },
     ));
-    let [total, sum, squares, low, high] = sums;
+    let [total, sum, squares, most] = sums;
     let weight = total.sum();
-    let mean = sum.sum() / weight;
-    let low = low.0.into_iter().fold(f64::INFINITY, f64::min);
-    let high = high.0.into_iter().fold(f64::NEG_INFINITY, f64::max);
-    let farthest = (high - mean).max(mean - low).powi(2);
-    Line { weight, mean, variance: squares.sum() / weight - mean * mean, farthest }
+    let (mean, square) = (sum.sum() / weight, squares.sum() / weight);
+    Line { weight, variance: square - mean * mean, square, farthest: most.0.into_iter().fold(0.0, f64::max) }
 }
 
 /// The sums of w, w·y and w·yyᵀ, whose upper triangle is packed row by row, with y = z − origin, over all z of positive weight w.

@@ -56,14 +56,16 @@ pub struct Assumptions {
 /// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′(√d + √(2 ln 10n)). R′ is R, or
 ///    more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
 ///    have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
-///    weights go down along its eigenvector: with s_i the square of z_i − m there, w_i ← w_i(1 − s_i/max s), again until the variance there is no
-///    more than that, or than the second eigenvalue was. If less than max(n(1 − 2a), n/4) of W would be left, or after
+///    weights go down along its eigenvector: with s_i the squared distance there from the median of all units, w_i ← w_i(1 − s_i/max s), again
+///    until the variance there is no more than that, or than the second eigenvalue was. The mean would do if liars were few; where they are
+///    nearly half, it lies between them and the honest units, whose far side would go first. The median is among the honest. If less than max(n(1 − 2a), n/4) of W would be left, or after
 ///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
 /// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of three (see `outer_sum`). What liars can do that C
-///    does not show, a/(1 − a)·(C − (1 − a)γR²(I − λL⁻¹L⁻ᵀ))₊ with γ = (1 − √(d/(1 − a)n))²₊ times what is left of a normal
-///    variance if half of what the filter took was taken from honest units, at their extremes; the noise of honest units, a ball of
-///    radius R′(√d + 2)/√((1 − a)n); the bias, λ²S²L⁻¹L⁻ᵀ. They bound L⁻¹(V̄ + λI)(θ* − θ), where V̄ is the honest units' mean with
-///    weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, and Λ where that is more.
+///    does not show, a/(1 − a)·(C − (1 − a)γR²(I − λL⁻¹L⁻ᵀ))₊ with γ = (1 − √(d/(1 − a)n))²₊ times what the filter left of the honest units'
+///    variance; their noise and by how far the filter moved their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what it moved); the bias,
+///    λ²S²L⁻¹L⁻ᵀ. What the filter did to honest units is computed as if half of what it took was theirs (see `normal::lowered`), around a median that
+///    liars have moved as far as they can. They bound L⁻¹(V̄ + λI)(θ* − θ), where V̄ is the honest units' mean with
+///    weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, and Λ where that is more, or with privacy.
 ///
 /// If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
 /// variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
@@ -293,7 +295,9 @@ impl Whitened {
             if value <= limit(cloud.weight) {
                 return Ok(cloud);
             }
-            kernel::along(&self.residuals, direction.as_slice(), cloud.mean.dot(&direction), &mut self.deviations);
+            kernel::along(&self.residuals, direction.as_slice(), &mut self.deviations);
+            let middle = lower_median(self.deviations.clone());
+            self.deviations.iter_mut().for_each(|deviation| *deviation -= middle);
             let second = largest_eigenpair(&(&cloud.spread - &direction * direction.transpose() * value)).0;
             let relative = value / edge(cloud.weight);
             if best.as_ref().is_none_or(|(least, _)| relative < *least) {
@@ -319,10 +323,10 @@ impl Whitened {
         }
         let honest = (1.0 - a) * units;
         let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
-        let left = normal::trimmed_variance((0.5 * cloud.taken / honest).min(0.9));
+        let (shift, left) = normal::lowered((0.5 * cloud.taken / honest).min(0.9), normal::quantile(0.5 / (1.0 - a)));
         let shown = (ball(1.0) - prior) * ((1.0 - a) * edge * left * noise * noise);
         let hidden = positive_part(&symmetrised(&cloud.spread - shown)) * (a / (1.0 - a));
-        outer_sum(&[hidden, ball(cloud.noise * (d.sqrt() + TAIL) / honest.sqrt()), bias])
+        outer_sum(&[hidden, ball(cloud.noise * ((d.sqrt() + TAIL) / honest.sqrt() + shift)), bias])
     }
 
     /// The inverse of what the units that are left have explored, in the coordinates of the z_i: I where that is no less than Λ.
@@ -344,14 +348,17 @@ impl Whitened {
         apart: f64,
     ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
         let (theta, cloud) = self.solve(streams, metric, apart <= ALIKE)?;
-        // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that.
+        // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that, and for what few have explored.
         let moved =
             if self.assumptions.stream_noise.is_none() { kappa(self.assumptions.corruption) * apart } else { 0.0 };
         let wider = (1.0 + moved).powi(2);
         let width = self.width(metric, &cloud, streams.gram.len() as f64) * wider;
-        let width = match cloud.explored.as_ref().map(|explored| self.thinned(&metric.factor, explored)) {
-            Some(thin) => symmetrised(&thin * width * &thin),
-            None => width,
+        let width = match &cloud.explored {
+            Some(explored) if self.assumptions.stream_noise.is_none() => {
+                let thin = self.thinned(&metric.factor, explored);
+                symmetrised(&thin * width * &thin)
+            }
+            _ => width,
         };
         let usable = || {
             // P⁻¹ = (CCᵀ)⁻¹ in coordinates of the z_i; ΛL⁻ᵀ takes it to those of θ.
@@ -441,17 +448,17 @@ impl Cloud {
     }
 }
 
-/// Lowers the weights of numbers, those of the farthest from their mean most, until their variance is at most what `limit` allows for the
+/// Lowers the weights of numbers, those of the farthest from 0 most, until their variance is at most what `limit` allows for the
 /// weight that is left; whether any was lowered before less than `least` would have been left.
 fn lower(numbers: &[f64], weights: &mut [f64], limit: impl Fn(f64) -> f64, least: f64) -> bool {
-    let mut line = kernel::lower(numbers, weights, 0.0, f64::INFINITY);
+    let mut line = kernel::lower(numbers, weights, f64::INFINITY);
     for turn in 0..PASSES {
-        // Σw(1 − s/max s), where Σws/Σw is the variance.
-        let left = line.weight * (1.0 - line.variance / line.farthest);
+        // Σw(1 − s/max s).
+        let left = line.weight * (1.0 - line.square / line.farthest);
         if (turn > 0 && line.variance <= limit(line.weight)) || !(left >= least) {
             return turn > 0;
         }
-        line = kernel::lower(numbers, weights, line.mean, line.farthest);
+        line = kernel::lower(numbers, weights, line.farthest);
     }
     true
 }
