@@ -38,8 +38,8 @@ beside TCP, where it is built with the features tls, mqtt and serial:
   mqtt-ca = \"ca.pem\"            with mqtts://, the certificate authority that the broker is known by
   serial = [\"/dev/ttyUSB0:115200\"]   ports and their speeds
 and how to learn, in the words of fedbandit simulate:
-  steps, episode-len, first-episode, rewards, theta-norm, aggregator, design-corruption, admission, schedule, privacy,
-  mechanism, noise-bound, delta, sigma
+  steps, episode-len, first-episode, first-episodes, rewards, theta-norm, aggregator, design-corruption, admission,
+  schedule, privacy, mechanism, noise-bound, delta, sigma
 
 An episode ends at its deadline, or as soon as all devices have reported; with privacy at its deadline only. What was
 acknowledged is on disk. After a crash, start it again: it goes on where it was. What fedbandit revoke revokes is dropped

@@ -59,10 +59,10 @@ const BOTTOM: f64 = 346.0;
 /// Between two names at the ends of lines.
 const LINE: f64 = 15.0;
 
-/// Okabe and Ito's eight, which are distinct for the colour-blind as well, and others between them.
+/// Okabe and Ito's seven that are seen on dark and on light, which are distinct for the colour-blind as well, and others between them.
 pub(super) const COLOURS: [&str; 15] = [
     "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c6bb1", "#b15928", "#66a61e", "#7f7f7f",
-    "#000000", "#f0e442", "#44aa99", "#882255", "#6633ff",
+    "#e7298a", "#b8a900", "#44aa99", "#882255", "#6633ff",
 ];
 
 const STYLE: &str = "\

@@ -7,7 +7,7 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 
-use crate::simulation::{Attack, Config, ConfigError, Logs, Scene, Use, World, generator};
+use crate::simulation::{Attack, Config, ConfigError, Logs, Scene, Use, World, for_dimensions, generator};
 
 /// A virtual device of some dimension.
 pub trait Edge: Send {
@@ -85,7 +85,7 @@ pub fn edge(
             }
         };
     }
-    Ok(by_dimension!(1 2 3 4 5 6 8 10 12 16 24 32 48 64))
+    Ok(for_dimensions!(by_dimension))
 }
 
 /// Summaries that wait for an acknowledgement at the most.

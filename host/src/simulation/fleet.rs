@@ -123,6 +123,12 @@ const AHEAD: usize = 64;
 /// How many actions an attacker would have agents choose.
 const WISHES: usize = 16;
 
+/// A macro of the dimensions that virtual devices are compiled for.
+macro_rules! for_dimensions {
+    ($of:ident) => { $of! { 1 2 3 4 5 6 8 10 12 16 24 32 48 64 } };
+}
+pub(crate) use for_dimensions;
+
 macro_rules! by_dimension {
     ($($d:literal)*) => {
         /// The dimensions that virtual devices are compiled for.
@@ -137,7 +143,7 @@ macro_rules! by_dimension {
         }
     };
 }
-by_dimension!(1 2 3 4 5 6 8 10 12 16 24 32 48 64);
+for_dimensions!(by_dimension);
 
 struct Devices<const D: usize> {
     world: World,

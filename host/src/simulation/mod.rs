@@ -37,6 +37,8 @@ pub use environment::{Environment, RewardKind};
 pub(crate) use environment::{Scene, World};
 pub use experiment::{Experiment, table};
 pub use fleet::DIMENSIONS;
+#[cfg(feature = "service")]
+pub(crate) use fleet::for_dimensions;
 pub use outcome::{Outcome, TRACE, Trace};
 #[cfg(feature = "service")]
 pub(crate) use random::{Use, generator};
