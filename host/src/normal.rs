@@ -23,20 +23,20 @@ pub(crate) fn quantile(probability: f64) -> f64 {
     if probability < 0.5 { -low } else { low }
 }
 
-/// Mean and variance of a standard normal variable after its weight at x was lowered to e^(−c(x − b)²), for the c at which a share of the
-/// weight is taken.
+/// What is left of the weight of a standard normal variable, and its mean and variance, after the weight at x was lowered to e^(−c(x − b)²).
 ///
-/// It is normal again: with k = 1 + 2c the mean is 2cb/k, the variance 1/k, and e^(−cb²/k)/√k of the weight is left. Lowering weights
-/// by factors 1 − (x − b)²/s, again and again, is about that.
-pub(crate) fn lowered(share: f64, b: f64) -> (f64, f64) {
-    let (mut low, mut high) = (0.0, 1e6);
-    for _ in 0..80 {
-        let c = f64::midpoint(low, high);
-        let k = 1.0 + 2.0 * c;
-        *if (-c * b * b / k).exp() / k.sqrt() > 1.0 - share { &mut low } else { &mut high } = c;
-    }
-    let k = 1.0 + 2.0 * low;
-    (2.0 * low * b / k, 1.0 / k)
+/// It is normal again: with k = 1 + 2c the mean is 2cb/k, the variance 1/k, and e^(−cb²/k)/√k of the weight is left.
+pub(crate) fn lowered(c: f64, b: f64) -> (f64, f64, f64) {
+    let k = 1.0 + 2.0 * c;
+    ((-c * b * b / k).exp() / k.sqrt(), 2.0 * c * b / k, 1.0 / k)
+}
+
+/// How far liars can move the median of numbers, a share 1 − a of which are `honest` standard normal ones: Φ⁻¹(1/(2(1 − a))), and
+/// some deviations of that quantile.
+pub(crate) fn median_shift(a: f64, honest: f64, deviations: f64) -> f64 {
+    let share = 0.5 / (1.0 - a);
+    let shift = quantile(share);
+    shift + deviations * (share * (1.0 - share) / honest).sqrt() / density(shift)
 }
 
 /// The median length of vectors of which a share 1 − a has a standard normal distribution in d dimensions and all others are longer: the
@@ -61,18 +61,15 @@ mod tests {
     /// Against sums over a fine grid of what is left of the density.
     #[test]
     fn lowered_weights() {
-        for (share, b) in [(0.0, 1.0), (0.01, 0.57), (0.2, 0.57), (0.5, 1.34), (0.9, 1.34), (0.5, 0.0)] {
-            let (mean, variance) = lowered(share, b);
-            let c = (1.0 / variance - 1.0) / 2.0;
-            let left = (-120_000..120_000)
-                .map(|k| (f64::from(k) + 0.5) * 1e-4)
-                .map(|x| (x, (-c * (x - b).powi(2)).exp() * density(x)));
-            let sums =
+        for (c, b) in [(0.0, 1.0), (0.01, 0.57), (0.2, 0.57), (0.5, 1.34), (20.0, 1.34), (0.5, 0.0)] {
+            let grid = (-120_000..120_000).map(|k| (f64::from(k) + 0.5) * 1e-4);
+            let left = grid.map(|x| (x, (-c * (x - b) * (x - b)).exp() * density(x) * 1e-4));
+            let [weight, first, second] =
                 left.fold([0.0; 3], |[w, wx, wxx], (x, weight)| [w + weight, wx + x * weight, wxx + x * x * weight]);
-            let [weight, first, second] = sums.map(|sum| sum * 1e-4);
-            assert!((weight - (1.0 - share)).abs() < 1e-6, "{share}, {b}: {weight} is left");
-            assert!((first / weight - mean).abs() < 1e-6, "{share}, {b}: mean {mean}");
-            assert!((second / weight - mean * mean - variance).abs() < 1e-6, "{share}, {b}: variance {variance}");
+            let mean = first / weight;
+            let (expected, found) = ([weight, mean, second / weight - mean * mean], lowered(c, b));
+            let apart = expected.into_iter().zip([found.0, found.1, found.2]).map(|(a, b)| (a - b).abs());
+            assert!(apart.fold(0.0, f64::max) < 1e-6, "{c}, {b}: {found:?} for {expected:?}");
         }
     }
 

@@ -125,7 +125,9 @@ const WISHES: usize = 16;
 
 /// A macro of the dimensions that virtual devices are compiled for.
 macro_rules! for_dimensions {
-    ($of:ident) => { $of! { 1 2 3 4 5 6 8 10 12 16 24 32 48 64 } };
+    ($of:ident) => {
+        $of! { 1 2 3 4 5 6 8 10 12 16 24 32 48 64 }
+    };
 }
 pub(crate) use for_dimensions;
 

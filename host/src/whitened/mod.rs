@@ -52,7 +52,8 @@ pub struct Assumptions {
 ///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
 /// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
 ///    median in the first round and the filter from then on, and then, if half of the V̂_i are within 1 of their median in the coordinates of
-///    step 1, the mean of the V̂_i by its weights, plus λI, stands for Λ: if weights stay, one round is enough. Done when m moves θ by no more than R/100 in the norm of that matrix.
+///    step 1, the mean of the V̂_i by its weights, plus λI, stands for Λ: if weights stay, one round is enough. Done when m moves θ by no more than R/100 in the norm of that matrix, or where it would lead away: agents may
+///    explore such different things that rounds do not contract.
 /// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′(√d + √(2 ln 10n)). R′ is R, or
 ///    more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
 ///    have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
@@ -60,12 +61,12 @@ pub struct Assumptions {
 ///    until the variance there is no more than that, or than the second eigenvalue was. The mean would do if liars were few; where they are
 ///    nearly half, it lies between them and the honest units, whose far side would go first. The median is among the honest. If less than max(n(1 − 2a), n/4) of W would be left, or after
 ///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
-/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of three (see `outer_sum`). What liars can do that C
-///    does not show, a/(1 − a)·(C − (1 − a)γR²(I − λL⁻¹L⁻ᵀ))₊ with γ = (1 − √(d/(1 − a)n))²₊ times what the filter left of the honest units'
-///    variance; their noise and by how far the filter moved their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what it moved); the bias,
-///    λ²S²L⁻¹L⁻ᵀ. What the filter did to honest units is computed as if half of what it took was theirs (see `normal::lowered`), around a median that
-///    liars have moved as far as they can. They bound L⁻¹(V̄ + λI)(θ* − θ), where V̄ is the honest units' mean with
+/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of four (see `outer_sum`). What liars can do that C
+///    does not show, ε/(1 − ε)·(C − (1 − ε)γR²(I − λL⁻¹L⁻ᵀ))₊, where ε is their share of the weight that is left and γ = (1 − √(d/(1 − a)n))²₊ times what
+///    the filter left of the honest units' variance; their noise and by how far the filter moved their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what
+///    it moved); the bias, λ²S²L⁻¹L⁻ᵀ; and m − λL⁻¹θ, where that is not 0 yet. They bound L⁻¹(V̄ + λI)(θ* − θ), where V̄ is the honest units' mean with
 ///    weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, and Λ where that is more, or with privacy.
+///    What the filter did to honest units follows from what it took (see `toll`).
 ///
 /// If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
 /// variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
@@ -103,6 +104,9 @@ const SLACK: f64 = 1.1;
 
 /// How far beyond its root mean square the noise of a mean is allowed for, in deviations of one coordinate.
 const TAIL: f64 = 2.0;
+
+/// How many of its deviations the median along a direction is taken to be beyond where liars alone move it.
+const UNLUCKY: f64 = 1.0;
 
 /// How far apart half of the V̂_i may be, relative to their median, for the mean of those that are left to stand for all. If agents
 /// explore different directions, liars may be all that is left in one.
@@ -231,8 +235,17 @@ impl Whitened {
             }
             let own = centre.explored.clone().filter(|_| alike).and_then(DMatrix::cholesky);
             let moved = own.as_ref().unwrap_or(design).solve(&step);
-            theta += &moved;
+            let mut leads_away = false;
+            if let Some(explored) = &centre.explored {
+                let [before, after] = [step.clone(), &step - explored * &moved].map(|rest| inverse.matrix() * rest);
+                leads_away = !(after.norm() <= before.norm());
+                centre.rest = if leads_away { before } else { after };
+            }
             last = centre;
+            if leads_away {
+                break;
+            }
+            theta += &moved;
             if round > 0 && moved.dot(&step) <= (0.01 * self.assumptions.noise).powi(2) {
                 break;
             }
@@ -269,6 +282,7 @@ impl Whitened {
             noise: self.assumptions.noise,
             taken: 0.0,
             explored: None,
+            rest: DVector::zeros(d),
         }
     }
 
@@ -285,8 +299,7 @@ impl Whitened {
         self.weights.extend(self.deviations.iter().map(|distance| f64::from(*distance <= far)));
         let near: f64 = self.weights.iter().sum();
         let least = (n * (1.0 - 2.0 * a)).max(n / 4.0);
-        let edge = |weight: f64| (1.0 + (d as f64 / weight).sqrt()).powi(2);
-        let limit = |weight: f64| SLACK * edge(weight) * noise * noise;
+        let limit = |weight: f64| limit(d as f64, weight) * noise * noise;
         let mut best: Option<(f64, Cloud)> = None;
         for _ in 0..PASSES {
             let mut cloud = self.weighted(centre.as_slice());
@@ -299,7 +312,7 @@ impl Whitened {
             let middle = lower_median(self.deviations.clone());
             self.deviations.iter_mut().for_each(|deviation| *deviation -= middle);
             let second = largest_eigenpair(&(&cloud.spread - &direction * direction.transpose() * value)).0;
-            let relative = value / edge(cloud.weight);
+            let relative = value / edge(d as f64, cloud.weight);
             if best.as_ref().is_none_or(|(least, _)| relative < *least) {
                 best = Some((relative, cloud));
             }
@@ -323,10 +336,11 @@ impl Whitened {
         }
         let honest = (1.0 - a) * units;
         let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
-        let (shift, left) = normal::lowered((0.5 * cloud.taken / honest).min(0.9), normal::quantile(0.5 / (1.0 - a)));
-        let shown = (ball(1.0) - prior) * ((1.0 - a) * edge * left * noise * noise);
-        let hidden = positive_part(&symmetrised(&cloud.spread - shown)) * (a / (1.0 - a));
-        outer_sum(&[hidden, ball(cloud.noise * ((d.sqrt() + TAIL) / honest.sqrt() + shift)), bias])
+        let Toll { liars, shift, variance } = toll(a, units, d, cloud);
+        let shown = (ball(1.0) - prior) * ((1.0 - liars) * edge * variance * noise * noise);
+        let hidden = positive_part(&symmetrised(&cloud.spread - shown)) * (liars / (1.0 - liars));
+        let rest = &cloud.rest * cloud.rest.transpose();
+        outer_sum(&[hidden, ball(cloud.noise * ((d.sqrt() + TAIL) / honest.sqrt() + shift)), bias, rest])
     }
 
     /// The inverse of what the units that are left have explored, in the coordinates of the z_i: I where that is no less than Λ.
@@ -432,6 +446,8 @@ struct Cloud {
     taken: f64,
     /// What they have explored, with their weights, and λI.
     explored: Option<DMatrix<f64>>,
+    /// m − λL⁻¹θ, if they kept their weights: 0 where θ has arrived.
+    rest: DVector<f64>,
 }
 
 impl Cloud {
@@ -439,6 +455,7 @@ impl Cloud {
     fn at(mean: DVector<f64>) -> Self {
         Self {
             spread: DMatrix::zeros(mean.len(), mean.len()),
+            rest: DVector::zeros(mean.len()),
             mean,
             weight: 0.0,
             noise: 0.0,
@@ -446,6 +463,44 @@ impl Cloud {
             explored: None,
         }
     }
+}
+
+/// What a filter did to honest units that are normal along a direction with variance 1, where liars stand as far away as goes unseen.
+struct Toll {
+    /// The share of liars in the weight that is left.
+    liars: f64,
+    /// The mean of honest units, and their variance.
+    shift: f64,
+    variance: f64,
+}
+
+/// Weights went down by factors 1 − s/max s, for the squared distance s from a median that liars have moved, as far as they can, by b. That is about
+/// e^(−cs), with the c at which as much was taken as it was. Liars at t have a variance of 1 − a + a(1 − a)t² with the honest; the filter sees nothing
+/// if that is its limit.
+fn toll(a: f64, units: f64, d: f64, cloud: &Cloud) -> Toll {
+    let b = normal::median_shift(a, (1.0 - a) * units, UNLUCKY);
+    let t = ((limit(d, cloud.weight) - (1.0 - a)) / (a * (1.0 - a))).sqrt();
+    let after = |c: f64| {
+        let (left, shift, variance) = normal::lowered(c, b);
+        let (honest, liars) = ((1.0 - a) * left, a * (-c * (t - b).max(0.0).powi(2)).exp());
+        (honest + liars, Toll { liars: liars / (honest + liars), shift, variance })
+    };
+    let (mut low, mut high) = (0.0, 1e3);
+    for _ in 0..60 {
+        let c = f64::midpoint(low, high);
+        *if after(c).0 > 1.0 - cloud.taken / units { &mut low } else { &mut high } = c;
+    }
+    after(low).1
+}
+
+/// The largest eigenvalue of a covariance, in units of R′², that the filter leaves as it is.
+fn limit(d: f64, weight: f64) -> f64 {
+    SLACK * edge(d, weight)
+}
+
+/// The largest eigenvalue of the covariance of standard normal units, if they are many.
+fn edge(d: f64, weight: f64) -> f64 {
+    (1.0 + (d / weight).sqrt()).powi(2)
 }
 
 /// Lowers the weights of numbers, those of the farthest from 0 most, until their variance is at most what `limit` allows for the

@@ -94,6 +94,11 @@ pub(super) fn width_check(records: &[Record]) -> Check {
     Check::new("whitened filter, up to 30 %, largest width ratio", alike, AtMost(1.0))
 }
 
+pub(super) fn width_check_of_many(records: &[Record]) -> Check {
+    let alike = widest(records, |config| config.environment != Environment::Unequal && config.corrupt > 0.3);
+    Check::new("whitened filter, from 40 % to 45 % and designed for that, largest width ratio", alike, AtMost(1.0))
+}
+
 /// a.
 fn designed_for(config: &Config) -> f64 {
     config.design_corruption.unwrap_or(0.3)
@@ -126,9 +131,7 @@ pub(super) fn whitened_checks(records: &[Record]) -> Vec<Check> {
         checks.push(Check::new(what("45 %"), worst(environment, 0.45, 0.3), at_45));
         checks.push(Check::new(what("45 % and designed for 45 %"), worst(environment, 0.45, 0.45), at_45));
     }
-    checks.push(width_check(records));
-    let most = widest(records, |config| config.corrupt == 0.45);
-    checks.push(Check::new("whitened filter, 45 % and designed for 45 %, largest width ratio", most, AtMost(1.0)));
+    checks.extend([width_check(records), width_check_of_many(records)]);
     checks
 }
 
