@@ -475,14 +475,13 @@ struct Toll {
 }
 
 /// Weights went down by factors 1 − s/max s, for the squared distance s from a median that liars have moved, as far as they can, by b. That is about
-/// e^(−cs), with the c at which as much was taken as it was. Liars at t have a variance of 1 − a + a(1 − a)t² with the honest; the filter sees nothing
-/// if that is its limit.
+/// e^(−cs), with the c at which as much was taken as it was.
 fn toll(a: f64, units: f64, d: f64, cloud: &Cloud) -> Toll {
     let b = normal::median_shift(a, (1.0 - a) * units, UNLUCKY);
-    let t = ((limit(d, cloud.weight) - (1.0 - a)) / (a * (1.0 - a))).sqrt();
+    let away = (unseen(a, d, cloud.weight) - b).max(0.0);
     let after = |c: f64| {
         let (left, shift, variance) = normal::lowered(c, b);
-        let (honest, liars) = ((1.0 - a) * left, a * (-c * (t - b).max(0.0).powi(2)).exp());
+        let (honest, liars) = ((1.0 - a) * left, a * (-c * away * away).exp());
         (honest + liars, Toll { liars: liars / (honest + liars), shift, variance })
     };
     let (mut low, mut high) = (0.0, 1e3);
@@ -491,6 +490,11 @@ fn toll(a: f64, units: f64, d: f64, cloud: &Cloud) -> Toll {
         *if after(c).0 > 1.0 - cloud.taken / units { &mut low } else { &mut high } = c;
     }
     after(low).1
+}
+
+/// How far from honest units liars of a share a go unseen, all at one point: the variance along that direction is 1 − a + a(1 − a)t².
+fn unseen(a: f64, d: f64, weight: f64) -> f64 {
+    ((limit(d, weight) - (1.0 - a)) / (a * (1.0 - a))).sqrt()
 }
 
 /// The largest eigenvalue of a covariance, in units of R′², that the filter leaves as it is.
@@ -594,3 +598,37 @@ fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
 
 /// 2⁹ = 512.
 const SQUARINGS: usize = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_distr::{Distribution, StandardNormal};
+    use rand_pcg::Pcg64;
+    use rand_pcg::rand_core::SeedableRng;
+
+    /// What the filter did to honest units, against what is computed of it, with liars a little farther away than goes unseen.
+    #[test]
+    fn tolls() {
+        let (units, d) = (2000_usize, 8_usize);
+        for (a, farther) in [(0.1, 1.1), (0.3, 1.05), (0.3, 1.2), (0.4, 1.1), (0.45, 1.05), (0.45, 1.1)] {
+            let assumptions = Assumptions { corruption: a, noise: 1.0, theta_bound: 1.0, stream_noise: None };
+            let mut rule = Whitened::new(Centre::Filter, assumptions);
+            let mut rng = Pcg64::seed_from_u64(7);
+            rule.residuals = (0..units * d).map(|_| StandardNormal.sample(&mut rng)).collect();
+            let liars = (a * units as f64) as usize;
+            let t = farther * unseen(a, d as f64, units as f64);
+            let point: Vec<f64> = (0..d).map(|i| if i == 0 { t } else { 0.0 }).collect();
+            rule.residuals.chunks_exact_mut(d).take(liars).for_each(|row| row.copy_from_slice(&point));
+            let cloud = rule.filtered(d).unwrap();
+            let toll = toll(a, units as f64, d as f64, &cloud);
+            let [lies, honest] =
+                [&rule.weights[..liars], &rule.weights[liars..]].map(|weights| weights.iter().sum::<f64>());
+            let along = rule.residuals.chunks_exact(d).map(|row| row[0]).zip(&rule.weights).skip(liars);
+            let shift = along.map(|(x, weight)| x * weight).sum::<f64>() / honest;
+            // Never less than it was, and not much more.
+            for (was, computed) in [(lies / (lies + honest), toll.liars), (shift, toll.shift)] {
+                assert!((was..was + 0.06).contains(&computed), "{a}, {farther}: {computed} for {was}");
+            }
+        }
+    }
+}
