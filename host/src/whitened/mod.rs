@@ -52,21 +52,23 @@ pub struct Assumptions {
 ///    privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
 /// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
 ///    median in the first round and the filter from then on, and then, if half of the V̂_i are within 1 of their median in the coordinates of
-///    step 1, the mean of the V̂_i by its weights, plus λI, stands for Λ: if weights stay, one round is enough. Done when m moves θ by no more than R/100 in the norm of that matrix, or where it would lead away: agents may
-///    explore such different things that rounds do not contract.
+///    step 1, the mean of the V̂_i by its weights, plus λI, stands for Λ: if weights stay, one round is enough. Done when m moves θ by no
+///    more than R/100 in the norm of that matrix, or when it would lead away, since agents may explore such different things that rounds do
+///    not contract.
 /// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′(√d + √(2 ln 10n)). R′ is R, or
 ///    more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
 ///    have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
 ///    weights go down along its eigenvector: with s_i the squared distance there from the median of all units, w_i ← w_i(1 − s_i/max s), again
-///    until the variance there is no more than that, or than the second eigenvalue was. The mean would do if liars were few; where they are
-///    nearly half, it lies between them and the honest units, whose far side would go first. The median is among the honest. If less than max(n(1 − 2a), n/4) of W would be left, or after
+///    until the variance there is no more than that, or than the second eigenvalue was. (From the mean, which lies between nearly half liars
+///    and the honest units, the far side of these would go first.) If less than max(n(1 − 2a), n/4) of W would be left, or after
 ///    [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
-/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of four (see `outer_sum`). What liars can do that C
-///    does not show, ε/(1 − ε)·(C − (1 − ε)γR²(I − λL⁻¹L⁻ᵀ))₊, where ε is their share of the weight that is left and γ = (1 − √(d/(1 − a)n))²₊ times what
-///    the filter left of the honest units' variance; their noise and by how far the filter moved their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what
-///    it moved); the bias, λ²S²L⁻¹L⁻ᵀ; and m − λL⁻¹θ, where that is not 0 yet. They bound L⁻¹(V̄ + λI)(θ* − θ), where V̄ is the honest units' mean with
-///    weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, and Λ where that is more, or with privacy.
-///    What the filter did to honest units follows from what it took (see `toll`).
+/// 4. The width is an ellipsoid around θ, in the coordinates of the z_i: the sum of four (see `outer_sum`). What liars can do that C does
+///    not show, ε/(1 − ε)·(C − (1 − ε)γR²(I − λL⁻¹L⁻ᵀ))₊, where ε is their share of the weight that is left and
+///    γ = (1 − √(d/(1 − a)n))²₊ times what the filter left of the honest units' variance; their noise and by how far the filter moved
+///    their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what it moved); the bias, λ²S²L⁻¹L⁻ᵀ; and m − λL⁻¹θ, where that is not 0
+///    yet. What the filter did to honest units follows from what it took (see `toll`). The four bound L⁻¹(V̄ + λI)(θ* − θ), where V̄
+///    is the honest units' mean with weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, and
+///    Λ where that is more, or with privacy.
 ///
 /// If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
 /// variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
@@ -474,14 +476,15 @@ struct Toll {
     variance: f64,
 }
 
-/// Weights went down by factors 1 − s/max s, for the squared distance s from a median that liars have moved, as far as they can, by b. That is about
-/// e^(−cs), with the c at which as much was taken as it was.
+/// Weights went down by factors 1 − s/max s, for the squared distance s from a median that liars have moved, as far as they can, by b.
+/// That is about e^(−cs), with the c at which as much was taken as it was.
 fn toll(a: f64, units: f64, d: f64, cloud: &Cloud) -> Toll {
     let b = normal::median_shift(a, (1.0 - a) * units, UNLUCKY);
     let away = (unseen(a, d, cloud.weight) - b).max(0.0);
     let after = |c: f64| {
         let (left, shift, variance) = normal::lowered(c, b);
-        let (honest, liars) = ((1.0 - a) * left, a * (-c * away * away).exp());
+        // Without liars they are infinitely far away.
+        let (honest, liars) = ((1.0 - a) * left, if a > 0.0 { a * (-c * away * away).exp() } else { 0.0 });
         (honest + liars, Toll { liars: liars / (honest + liars), shift, variance })
     };
     let (mut low, mut high) = (0.0, 1e3);
