@@ -53,7 +53,7 @@ fn by_column(points: &Points<'_>, rule: impl Fn(&mut [f64]) -> f64) -> Vec<f64> 
     answer
 }
 
-fn median(column: &mut [f64]) -> f64 {
+pub(crate) fn median(column: &mut [f64]) -> f64 {
     let n = column.len();
     let (below, middle, _) = column.select_nth_unstable_by(n / 2, f64::total_cmp);
     match below.iter().copied().reduce(f64::max) {

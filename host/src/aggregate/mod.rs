@@ -11,6 +11,7 @@ mod median_of_means;
 mod points;
 pub mod table;
 
+pub(crate) use coordinate::median;
 pub use coordinate::{CoordinateMedian, TrimmedMean};
 #[doc(hidden)]
 pub use geometric_median::pass;

@@ -12,6 +12,7 @@ use rayon::prelude::*;
 
 use crate::aggregate::{
     Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, Tolerance, certify, distance, lower_median,
+    median,
 };
 use crate::normal;
 use crate::rule::{Estimate, Parameters, Rule};
@@ -55,7 +56,8 @@ pub struct Assumptions {
 ///    step 1, the mean of the V̂_i by its weights, plus λI, stands for Λ: if weights stay, one round is enough. Done when m moves θ by no
 ///    more than R/100 in the norm of that matrix, or when it would lead away, since agents may explore such different things that rounds do
 ///    not contract.
-/// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′(√d + √(2 ln 10n)). R′ is R, or
+/// 3. The filter weighs all z_i alike, but those not at all that are farther from their median than R′((1 + κ)√d + √(2 ln 10n)), with
+///    κ = a/√(1 − 2a) for what liars can do to it. R′ is R, or
 ///    more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
 ///    have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
 ///    weights go down along its eigenvector: with s_i the squared distance there from the median of all units, w_i ← w_i(1 − s_i/max s), again
@@ -67,8 +69,9 @@ pub struct Assumptions {
 ///    γ = (1 − √(d/(1 − a)n))²₊ times what the filter left of the honest units' variance; their noise and by how far the filter moved
 ///    their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what it moved); the bias, λ²S²L⁻¹L⁻ᵀ; and m − λL⁻¹θ, where that is not 0
 ///    yet. What the filter did to honest units follows from what it took (see `toll`). The four bound L⁻¹(V̄ + λI)(θ* − θ), where V̄
-///    is the honest units' mean with weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, and
-///    Λ where that is more, or with privacy.
+///    is the honest units' mean with weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a; along
+///    each of its axes, if the V̂_i are not within 1 as above, the mean without the share a that claims most; and Λ where that is more, or with
+///    privacy.
 ///
 /// If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
 /// variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
@@ -296,7 +299,7 @@ impl Whitened {
         self.deviations.clear();
         self.deviations.extend(self.residuals.chunks_exact(d).map(|row| distance(row, centre.as_slice())));
         let noise = noise.max(lower_median(self.deviations.clone()) / normal::median_length(d as f64, a));
-        let far = noise * ((d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
+        let far = noise * ((1.0 + kappa(a)) * (d as f64).sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
         self.weights.clear();
         self.weights.extend(self.deviations.iter().map(|distance| f64::from(*distance <= far)));
         let near: f64 = self.weights.iter().sum();
@@ -311,7 +314,7 @@ impl Whitened {
                 return Ok(cloud);
             }
             kernel::along(&self.residuals, direction.as_slice(), &mut self.deviations);
-            let middle = lower_median(self.deviations.clone());
+            let middle = median(&mut self.deviations.clone());
             self.deviations.iter_mut().for_each(|deviation| *deviation -= middle);
             let second = largest_eigenpair(&(&cloud.spread - &direction * direction.transpose() * value)).0;
             let relative = value / edge(d as f64, cloud.weight);
@@ -346,14 +349,36 @@ impl Whitened {
     }
 
     /// The inverse of what the units that are left have explored, in the coordinates of the z_i: I where that is no less than Λ.
-    fn thinned(&self, factor: &DMatrix<f64>, explored: &DMatrix<f64>) -> DMatrix<f64> {
-        let rows = inverse(factor).matrix();
+    fn thinned(&self, streams: &Streams, metric: &Metric, explored: &DMatrix<f64>, alike: bool) -> DMatrix<f64> {
+        let rows = inverse(&metric.factor).matrix();
         let mut thin = explored * 0.0;
         for (value, vector) in symmetric::eigenpairs(&symmetrised(&rows * explored * rows.transpose())) {
-            let value = (value / (1.0 - self.assumptions.corruption)).clamp(THINNEST, 1.0);
-            thin.ger(1.0 / value, &vector, &vector, 1.0);
+            let value = match alike {
+                true => value / (1.0 - self.assumptions.corruption),
+                false => self.explored_at_least(streams, &rows.tr_mul(&vector), metric.lambda),
+            };
+            thin.ger(1.0 / value.clamp(THINNEST, 1.0), &vector, &vector, 1.0);
         }
         thin
+    }
+
+    /// The mean of uᵀV̂_iu with the filter's last weights over all but that share a of them where it is most, plus λ‖u‖²: no more than that of
+    /// the honest units, whatever liars claim.
+    fn explored_at_least(&self, streams: &Streams, u: &DVector<f64>, lambda: f64) -> f64 {
+        let outer: Vec<f64> = symmetric::pack(&(u * u.transpose())).collect();
+        let outer: Vec<f64> = symmetric::scaled(&outer, u.len()).collect();
+        let claim = |gram: &[f64]| -> f64 { gram.iter().zip(&outer).map(|(value, of)| value * of).sum() };
+        let mut claims: Vec<(f64, f64)> =
+            streams.gram.rows().zip(&self.weights).map(|(gram, weight)| (claim(gram), *weight)).collect();
+        claims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let all = (1.0 - self.assumptions.corruption) * self.weights.iter().sum::<f64>();
+        let (mut left, mut sum) = (all, 0.0);
+        for (claim, weight) in claims {
+            let weight = weight.min(left);
+            sum += weight * claim;
+            left -= weight;
+        }
+        sum / all + lambda * u.norm_squared()
     }
 
     /// θ and its parameters, if a device can use them, and how many eigenvalues were raised for that.
@@ -363,7 +388,8 @@ impl Whitened {
         metric: &Metric,
         apart: f64,
     ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
-        let (theta, cloud) = self.solve(streams, metric, apart <= ALIKE)?;
+        let alike = apart <= ALIKE;
+        let (theta, cloud) = self.solve(streams, metric, alike)?;
         // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that, and for what few have explored.
         let moved =
             if self.assumptions.stream_noise.is_none() { kappa(self.assumptions.corruption) * apart } else { 0.0 };
@@ -371,7 +397,7 @@ impl Whitened {
         let width = self.width(metric, &cloud, streams.gram.len() as f64) * wider;
         let width = match &cloud.explored {
             Some(explored) if self.assumptions.stream_noise.is_none() => {
-                let thin = self.thinned(&metric.factor, explored);
+                let thin = self.thinned(streams, metric, explored, alike);
                 symmetrised(&thin * width * &thin)
             }
             _ => width,
@@ -480,7 +506,7 @@ struct Toll {
 /// That is about e^(−cs), with the c at which as much was taken as it was.
 fn toll(a: f64, units: f64, d: f64, cloud: &Cloud) -> Toll {
     let b = normal::median_shift(a, (1.0 - a) * units, UNLUCKY);
-    let away = (unseen(a, d, cloud.weight) - b).max(0.0);
+    let away = (unseen(a, d, units) - b).max(0.0);
     let after = |c: f64| {
         let (left, shift, variance) = normal::lowered(c, b);
         // Without liars they are infinitely far away.
