@@ -629,6 +629,7 @@ fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
 const SQUARINGS: usize = 9;
 
 #[cfg(test)]
+#[expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "the noise of a test")]
 mod tests {
     use super::*;
     use rand_distr::{Distribution, StandardNormal};
