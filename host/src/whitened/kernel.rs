@@ -225,15 +225,15 @@ pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inve
     ));
 }
 
-/// ⟨q, z⟩ of each z.
-pub(super) fn along(residuals: &[f64], direction: &[f64], numbers: &mut [f64]) {
+/// ⟨q, z⟩ of each row z.
+pub(super) fn along(rows: &[f64], direction: &[f64], numbers: &mut [f64]) {
     let d = direction.len();
     let mut z = vec![ZERO; d];
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            for (residuals, numbers) in residuals.chunks(LANES * d).zip(numbers.chunks_mut(LANES)) {
-                transpose(residuals, d, &mut z);
+            for (rows, numbers) in rows.chunks(LANES * d).zip(numbers.chunks_mut(LANES)) {
+                transpose(rows, d, &mut z);
                 let mut along = ZERO;
                 direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
                 numbers.iter_mut().zip(along.0).for_each(|(number, along)| *number = along);

@@ -367,9 +367,9 @@ impl Whitened {
     fn explored_at_least(&self, streams: &Streams, u: &DVector<f64>, lambda: f64) -> f64 {
         let outer: Vec<f64> = symmetric::pack(&(u * u.transpose())).collect();
         let outer: Vec<f64> = symmetric::scaled(&outer, u.len()).collect();
-        let claim = |gram: &[f64]| -> f64 { gram.iter().zip(&outer).map(|(value, of)| value * of).sum() };
-        let mut claims: Vec<(f64, f64)> =
-            streams.gram.rows().zip(&self.weights).map(|(gram, weight)| (claim(gram), *weight)).collect();
+        let mut claims = vec![0.0; streams.gram.len()];
+        kernel::along(streams.gram.values(), &outer, &mut claims);
+        let mut claims: Vec<(f64, f64)> = claims.into_iter().zip(self.weights.iter().copied()).collect();
         claims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let all = (1.0 - self.assumptions.corruption) * self.weights.iter().sum::<f64>();
         let (mut left, mut sum) = (all, 0.0);
