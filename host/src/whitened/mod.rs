@@ -157,21 +157,25 @@ impl Whitened {
         let (d, p) = (streams.dimension(), streams.gram.dimension());
         let mean = self.centre == Centre::Mean;
         let first = if mean { Mean.aggregate(&streams.gram)? } else { self.raw.aggregate(&streams.gram)? };
-        let (mut gram, mut apart) = (symmetric::matrix(&first.point, d), 0.0);
+        let (mut gram, mut centre) = (symmetric::matrix(&first.point, d), None);
         for _ in 0..if mean { 1 } else { 2 } {
             let Some((factor, _)) = factor(&gram, prior) else { break };
             let inverse = inverse(&factor);
             self.whiten(&streams.gram, &inverse);
             let Ok(points) = Points::new(&self.grams[..], p) else { break };
-            let relative = if mean { Mean.aggregate(&points)? } else { self.relative.aggregate(&points)? }.point;
-            apart = lower_median(points.rows().map(|row| distance(row, &relative)).collect());
-            let (rows, relative) = (inverse.matrix(), symmetric::matrix(&relative, d));
+            let point = if mean { Mean.aggregate(&points)? } else { self.relative.aggregate(&points)? }.point;
+            let (rows, relative) = (inverse.matrix(), symmetric::matrix(&point, d));
             let moved = (&relative - &rows * gram * rows.transpose()).norm();
             gram = symmetrised(&factor * relative * factor.transpose());
+            centre = Some(point);
             if moved <= SETTLED {
                 break;
             }
         }
+        let apart = match (centre, Points::new(&self.grams[..], p)) {
+            (Some(centre), Ok(points)) => lower_median(points.rows().map(|row| distance(row, &centre)).collect()),
+            _ => 0.0,
+        };
         Ok((gram, apart))
     }
 
