@@ -366,8 +366,8 @@ impl Whitened {
         thin
     }
 
-    /// The mean of uᵀV̂_iu with the filter's last weights over all but that share a of them where it is most, plus λ‖u‖²: no more than that of
-    /// the honest units, whatever liars claim.
+    /// The mean of uᵀV̂_iu with the filter's last weights over all but that share a of them where it is most, plus λ‖u‖². If liars have no
+    /// more than that share, it is at most that of the honest units, whatever they claim.
     fn explored_at_least(&self, streams: &Streams, u: &DVector<f64>, lambda: f64) -> f64 {
         let outer: Vec<f64> = symmetric::pack(&(u * u.transpose())).collect();
         let outer: Vec<f64> = symmetric::scaled(&outer, u.len()).collect();
