@@ -128,8 +128,11 @@ step_test() {
   setup_host && apt_install python3 python3 || return
   apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients && apt_install socat socat || return
   cargo test --locked -p fedbandit-core --all-features || return
-  # shellcheck disable=SC2046 # names are words
-  checks --lib --bins --examples $(basename -s .rs core/tests/*.rs host/tests/*.rs | sed 's/^/--test /') && checks --doc
+  local test programs=()
+  for test in core/tests/*.rs host/tests/*.rs host/tests/*/main.rs; do
+    programs+=(--test "$(basename "${test%/main.rs}" .rs)")
+  done
+  checks --lib --bins --examples "${programs[@]}" && checks --doc
 }
 
 step_faults() { setup_host && checks --test faults --test storage --test targets --test restart; }
@@ -137,7 +140,7 @@ step_faults() { setup_host && checks --test faults --test storage --test targets
 step_page() {
   setup_host || return
   apt_install chromium chromium || { skip "Chromium cannot be had here"; return; }
-  checks --test page -- --ignored || return
+  checks --test program -- --ignored page:: || return
   [ "${1:-}" != --write ] || cp target/tmp/page-desk-light.png docs/figures/status.png
 }
 

@@ -25,12 +25,12 @@ pub fn hostile(minutes: u64, write: bool) -> Result<String, String> {
     run("hostile", "FEDBANDIT_SECONDS", 60 * minutes, write.then_some(record))
 }
 
-/// Runs a test of `fedbandit` with a variable, and returns the rows of the table that it prints.
+/// Runs a test of the program with a variable, and returns the rows of the table that it prints.
 fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> Result<String, String> {
     let mut cargo = Command::new("cargo");
     // As ./ci.sh builds them.
-    cargo.args(["test", "--locked", "--workspace", "--all-features", "--profile", "checks", "--test", test]);
-    let output = cargo.args(["--", "--nocapture"]).env(variable, value.to_string()).output();
+    cargo.args(["test", "--locked", "--workspace", "--all-features", "--profile", "checks", "--test", "program"]);
+    let output = cargo.args(["--", "--nocapture", &format!("{test}::")]).env(variable, value.to_string()).output();
     let output = output.map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {

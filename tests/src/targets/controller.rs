@@ -1,9 +1,9 @@
 //! An operation sequence against the controller and a naive statement of Algorithm 1.
 
-#[path = "../../../host/tests/naive/mod.rs"]
+#[path = "../../../host/tests/controller/naive.rs"]
 #[expect(dead_code, reason = "the tests of host have it too")]
 mod naive;
-#[path = "../../../host/tests/random/mod.rs"]
+#[path = "../../../host/tests/shared/random.rs"]
 mod random;
 
 use fedbandit::admission::Level;

@@ -10,11 +10,10 @@
 //! Each rate's bound fails with probability 5·10⁻⁹, and fewer than a hundred pairs of them are asked to hold, so
 //! mechanisms that are right fail the test with a probability below 10⁻⁶. Seeds are fixed, besides.
 
-mod normal;
-mod random;
-
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 
+use crate::normal;
+use crate::random::Random;
 use fedbandit::admission::Level;
 use fedbandit::aggregate::{Aggregator, GeometricMedian, Groups, Mean, Tolerance};
 use fedbandit::controller::Controller;
@@ -26,7 +25,6 @@ use fedbandit::streams::AgentId;
 use fedbandit::symmetric;
 use fedbandit_core::Model;
 use nalgebra::{DMatrix, DVector};
-use random::Random;
 use rayon::prelude::*;
 
 const EPISODES: u32 = 8;
@@ -411,14 +409,6 @@ impl AuditTarget for Double {
 
     fn agents(&self) -> usize {
         self.agents
-    }
-}
-
-impl Random {
-    /// By Box and Muller, of numbers in (0, 1).
-    fn gaussian(&mut self) -> f64 {
-        let mut uniform = || f64::midpoint(1.0, self.symmetric()).max(f64::EPSILON);
-        (-2.0 * uniform().ln()).sqrt() * (2.0 * PI * uniform()).cos()
     }
 }
 

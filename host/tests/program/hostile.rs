@@ -1,10 +1,5 @@
 //! Four in ten of the enrolled devices run every attack and every abuse of the protocol at once, against the real program.
 //! With `FEDBANDIT_SECONDS`, for at least so long.
-#![cfg(feature = "mqtt")]
-
-#[path = "fleet/broker.rs"]
-mod broker;
-mod fleet;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -16,12 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::{ANYBODY, Broker};
+use crate::broker::{ANYBODY, Broker};
+use crate::fleet::Fleet;
 use fedbandit::service::edge::edge;
 use fedbandit::simulation::{Attack, Colluders, Config, Logs};
 use fedbandit_core::wire::{Identity, Message, Summary, cobs, max_frame_len};
 use fedbandit_core::{Values, packed_len};
-use fleet::Fleet;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
@@ -431,7 +426,7 @@ fn hostile_devices_stop_nobody_from_learning() {
     thread::spawn(move || log.lines().for_each(|_| _ = counted.fetch_add(1, Ordering::Relaxed)));
 
     let gang = Arc::new(Gang {
-        address: service.devices[0].strip_prefix("tcp://").unwrap().into(),
+        address: service.tcp().into(),
         broker: broker.port,
         stop: AtomicBool::new(false),
         // An episode takes a second at the most.

@@ -1,10 +1,9 @@
 //! Private streams: the sensitivity of messages, what is released when, and what a restart changes.
 
-mod random;
-
 use std::collections::BTreeSet;
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
+use crate::random::Random;
 use fedbandit::admission::{Level, SettingError};
 use fedbandit::aggregate::{AggregateError, GeometricMedian, Groups, Mean, Tolerance};
 use fedbandit::controller::Controller;
@@ -17,7 +16,6 @@ use fedbandit::streams::{AgentId, Privatise, Streams};
 use fedbandit::symmetric;
 use fedbandit_core::{packed_len, rounding};
 use nalgebra::{DMatrix, DVector};
-use random::Random;
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];
 /// L.

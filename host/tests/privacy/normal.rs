@@ -2,6 +2,8 @@
 
 use std::f64::consts::PI;
 
+use crate::random::Random;
+
 /// φ(x).
 pub(crate) fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() / (2.0 * PI).sqrt()
@@ -20,13 +22,11 @@ pub(crate) fn mills(x: f64) -> f64 {
 }
 
 /// Φ(x).
-#[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn probability(x: f64) -> f64 {
     if x > 0.0 { 1.0 - probability(-x) } else { density(x) * mills(-x) }
 }
 
 /// Φ⁻¹(p).
-#[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn quantile(p: f64) -> f64 {
     let (mut low, mut high) = (-40.0, 40.0);
     for _ in 0..60 {
@@ -34,4 +34,12 @@ pub(crate) fn quantile(p: f64) -> f64 {
         *if probability(middle) < p { &mut low } else { &mut high } = middle;
     }
     low
+}
+
+impl Random {
+    /// A normal number, by Box and Muller, of numbers in (0, 1).
+    pub(crate) fn gaussian(&mut self) -> f64 {
+        let mut uniform = || f64::midpoint(1.0, self.symmetric()).max(f64::EPSILON);
+        (-2.0 * uniform().ln()).sqrt() * (2.0 * PI * uniform()).cos()
+    }
 }

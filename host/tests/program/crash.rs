@@ -1,23 +1,18 @@
 //! The real program, killed again and again while devices talk to it: nothing that was acknowledged is lost, nothing
 //! counts twice, and no model differs from what was sent before.
 
-mod directory;
-
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use directory::Directory;
-use fedbandit::service::event::{Event, Release, Summary};
+use crate::fleet::{Fleet, free_port};
+use fedbandit::service::event::{Event, Release};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
-use fedbandit::streams::AgentId;
 use fedbandit_core::session::{self, Session};
 use fedbandit_core::wire::{Identity, Message, cobs, max_frame_len};
 use fedbandit_core::{Action, Agent, Prior, Rewards};
@@ -30,30 +25,6 @@ const DEVICES: u32 = 6;
 const KILLS: u32 = 100;
 /// The episodes of each device that are acknowledged in the end.
 const ACKNOWLEDGED: usize = 60;
-
-/// A running service, which goes with the test.
-struct Service(Child);
-
-impl Service {
-    /// Starts it and waits until it listens.
-    fn start(directory: &Directory) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
-        let command = command.current_dir(&directory.0).args(["serve", "--config", "controller.toml"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut first = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
-        assert!(first.starts_with("devices: tcp://"), "it said {first:?}");
-        Self(child)
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        // SIGKILL.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// What a device knows of its life.
 #[derive(Default)]
@@ -128,24 +99,17 @@ fn live(agent: &mut Agent<D>, session: &mut Session<FRAME, 4>, memory: &mut Memo
 
 #[test]
 fn a_killed_service_keeps_its_promises() {
-    let directory = Directory::new("crash");
-    let mut enroll = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
-    let arguments = format!("enroll --dir fleet --dim {D} --count {DEVICES}");
-    let enrolled = enroll.current_dir(&directory.0).args(arguments.split(' ')).stdout(Stdio::null()).status().unwrap();
-    assert!(enrolled.success());
-    // A port that is free now: the service must come back to where its devices look for it.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let settings = format!("dir = \"fleet\"\nlisten = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n");
-    let settings = settings + "deadline = 1\nsteps = 4000000\nepisode-len = 4\n";
-    fs::write(directory.0.join("controller.toml"), settings).unwrap();
+    let fleet = Fleet::new("crash", DEVICES);
+    // The service must come back to where its devices look for it.
+    let port = free_port();
+    fleet.configure_at(port, "deadline = 1\nsteps = 4000000\nepisode-len = 4");
 
     let stop = Arc::new(AtomicBool::new(false));
     let progress: Vec<_> = (0..DEVICES).map(|_| Arc::new(AtomicUsize::new(0))).collect();
-    let mut service = Service::start(&directory);
+    let mut service = fleet.serve();
     let devices: Vec<_> = (1..=DEVICES)
         .map(|agent| {
-            let blob = fs::read(directory.0.join(format!("fleet/devices/agent-{agent}.blob"))).unwrap();
-            let identity = Identity::from_blob(blob.as_slice().try_into().unwrap()).unwrap();
+            let identity = fleet.identity(agent);
             let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&progress[agent as usize - 1]));
             thread::spawn(move || device(identity, port, &stop, &acknowledged))
         })
@@ -155,7 +119,7 @@ fn a_killed_service_keeps_its_promises() {
         // How far it gets differs from run to run; what must hold does not depend on it.
         thread::sleep(Duration::from_millis(u64::from(rng.next_u32() % 120)));
         drop(service);
-        service = Service::start(&directory);
+        service = fleet.serve();
     }
     // Once nobody kills it any more, it goes on.
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -167,16 +131,14 @@ fn a_killed_service_keeps_its_promises() {
     let memories: Vec<Memory> = devices.into_iter().map(|device| device.join().unwrap()).collect();
     drop(service);
 
-    let store = File::open(&directory.0.join("fleet/run.redb")).unwrap();
-    let mut summaries: BTreeMap<(u32, u32), Vec<f32>> = BTreeMap::new();
+    let summaries = fleet.summaries();
     let mut releases: Vec<Release> = Vec::new();
+    let store = File::open(&fleet.path().join("fleet/run.redb")).unwrap();
     store
-        .replay(&mut |bytes| match Event::from_bytes(bytes, D).unwrap() {
-            Event::Summary(Summary { agent: AgentId(agent), episode, gram, feature_sum, .. }) => {
-                let values = [gram, feature_sum].concat();
-                assert!(summaries.insert((agent, episode), values).is_none(), "{agent} counts twice in {episode}");
+        .replay(&mut |bytes| {
+            if let Some(Event::Release(release)) = Event::from_bytes(bytes, D) {
+                releases.push(release);
             }
-            Event::Release(release) => releases.push(release),
         })
         .unwrap();
     assert!((1..).zip(&releases).all(|(episode, release)| release.episode == episode), "one release per episode");
@@ -188,8 +150,7 @@ fn a_killed_service_keeps_its_promises() {
             assert_eq!(stored, &memory.sent[episode], "{agent}, {episode}");
         }
         for (episode, frame) in &memory.models {
-            let blob = fs::read(directory.0.join(format!("fleet/devices/agent-{agent}.blob"))).unwrap();
-            let identity = Identity::from_blob(blob.as_slice().try_into().unwrap()).unwrap();
+            let identity = fleet.identity(agent);
             let Message::Model(model) = identity.decode(frame).unwrap() else { panic!() };
             assert_eq!(Release::of(&model), releases[*episode as usize - 1]);
         }

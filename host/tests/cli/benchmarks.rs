@@ -1,12 +1,12 @@
 //! docs/benchmarks.md: what it says of itself follows from its tables.
 
-#[path = "../benches/record/page.rs"]
+#[path = "../../benches/record/page.rs"]
 mod page;
 
 /// `./ci.sh bench --write` finds the losses; nobody else may.
 #[test]
 fn the_losses_on_record_are_those_of_the_tables() {
-    let page = include_str!("../../docs/benchmarks.md");
+    let page = include_str!("../../../docs/benchmarks.md");
     let [_, losses, _] = page::section(page, page::LOSSES).expect("the section is there");
     assert_eq!(losses, page::losses(page));
     assert_eq!(page::with(page, page::LOSSES, losses), page);

@@ -1,17 +1,15 @@
 //! The calibration of privacy against published numbers, dense matrices and brute force.
 
-mod normal;
-mod random;
-
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
+use crate::normal;
+use crate::random::Random;
 use fedbandit::admission::{Admission, Level};
 use fedbandit::privacy::calibration::{
     Blt, Budget, BudgetError, Fleet, Mechanism, Noise, NoiseBound, delta, levels, paper_bound, sensitivity, truncated,
 };
 use fedbandit::symmetric;
 use nalgebra::{DMatrix, DVector};
-use random::Random;
 
 const NU: f64 = 1e-6;
 const MUS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
@@ -153,12 +151,6 @@ fn the_tolerance_is_a_small_part_of_the_sensitivity() {
 }
 
 impl Random {
-    /// By Box and Muller.
-    fn gaussian(&mut self) -> f64 {
-        let radius = (-2.0 * f64::midpoint(1.0, self.symmetric()).max(1e-300).ln()).sqrt();
-        radius * (std::f64::consts::PI * self.symmetric()).cos()
-    }
-
     fn vector(&mut self, dimension: usize) -> DVector<f64> {
         DVector::from_fn(dimension, |_, _| self.symmetric()).normalize()
     }

@@ -2,13 +2,11 @@
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
-mod reference;
-
+use crate::reference::families::{self, Make, below, normal, normals, shuffle, uniform};
+use crate::reference::{Gap, Reference, mean_distance, median};
 use fedbandit::aggregate::{Aggregate, Aggregator, GeometricMedian, Points, Tolerance, distance};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::SeedableRng;
-use reference::families::{self, Make, below, normal, normals, shuffle, uniform};
-use reference::{Gap, Reference, mean_distance, median};
 
 const TOLERANCES: [Tolerance; 5] = [
     Tolerance::Relative(1e-6),

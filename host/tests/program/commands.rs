@@ -1,120 +1,31 @@
 //! `fedbandit enroll`, `serve`, `device`, `status` and `revoke` from outside.
 
-mod directory;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use directory::Directory;
+use crate::fleet::{Fleet, Service};
 use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
 use fedbandit_core::wire::cobs;
 use serde_json::Value;
 
-impl Directory {
-    fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
-        command.current_dir(&self.0).args(arguments.split_whitespace());
-        command
-    }
-
-    fn run(&self, arguments: &str) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    fn stdout(&self, arguments: &str) -> String {
-        let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn json(&self, arguments: &str) -> Value {
-        serde_json::from_str(&self.stdout(arguments)).unwrap()
-    }
-
-    /// An exit code and a sentence on stderr.
-    fn refuses(&self, arguments: &str, code: i32, sentence: &str) {
-        let output = self.run(arguments);
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");
-        assert!(stderr.contains(sentence), "{arguments}: {stderr:?} lacks {sentence:?}");
-    }
-
-    fn configure(&self, more: &str) {
-        let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\ndeadline = 60\n";
-        fs::write(self.0.join("controller.toml"), format!("{settings}{more}\n")).unwrap();
-    }
-
-    fn serve(&self) -> Service {
-        self.serve_with(&mut self.command("serve --config controller.toml --log warn"))
-    }
-
-    fn serve_with(&self, command: &mut Command) -> Service {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
-        let mut address = |prefix: &str| lines.next().unwrap().strip_prefix(prefix).unwrap().to_owned();
-        let (devices, http) = (address("devices: tcp://"), address("status:  http://"));
-        Service { child, devices, http }
-    }
-}
-
-/// A running service, which goes with the test.
-struct Service {
-    child: Child,
-    devices: String,
-    http: String,
-}
-
-impl Service {
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.http).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-}
-
-impl Service {
-    /// The first status of which something is true; it is renewed several times a second.
-    fn wait_for(&self, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let answer = self.get("/status.json");
-            let status: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-            if holds(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{status}");
-        }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Thirty devices that behave and ten that lie: what the honest ones reach in the end is almost the best there is.
 #[test]
 fn a_fleet_learns_although_a_quarter_lies() {
-    let here = Directory::new("fleet-learns");
+    let here = Fleet::empty("fleet-learns");
     here.stdout("enroll --dir fleet --dim 8 --count 40");
     here.configure("steps = 4096");
     let service = here.serve();
-    let liars = format!("device --connect tcp://{} --identities fleet/devices --first 31 --count 10", service.devices);
+    let liars = format!("device --connect {} --identities fleet/devices --first 31 --count 10", service.devices[0]);
     let mut liars =
         here.command(&format!("{liars} --attack sign-flip --episodes 30")).stdout(Stdio::null()).spawn().unwrap();
-    let honest = format!("device --connect tcp://{} --identities fleet/devices --count 30", service.devices);
+    let honest = format!("device --connect {} --identities fleet/devices --count 30", service.devices[0]);
     let honest = here.json(&format!("{honest} --episodes 30"));
     liars.wait().unwrap();
     assert_eq!((&honest["devices"], &honest["episodes"]), (&30.into(), &30.into()));
@@ -135,11 +46,10 @@ fn a_fleet_learns_although_a_quarter_lies() {
 /// Garbage costs its sender the connection, and nobody else anything.
 #[test]
 fn garbage_is_shown_the_door() {
-    let here = Directory::new("garbage");
-    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    let here = Fleet::new("garbage", 3);
     here.configure("");
     let service = here.serve();
-    let mut hostile = TcpStream::connect(&service.devices).unwrap();
+    let mut hostile = TcpStream::connect(service.tcp()).unwrap();
     hostile.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let garbage: Vec<u8> = (0..64_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
     let mut end = [0; 16];
@@ -147,10 +57,10 @@ fn garbage_is_shown_the_door() {
         (0..50).any(|_| hostile.write_all(&garbage).is_err()) || matches!(hostile.read(&mut end), Ok(0) | Err(_));
     assert!(closed);
     // A frame without an end is not kept beyond its longest length.
-    let mut endless = TcpStream::connect(&service.devices).unwrap();
+    let mut endless = TcpStream::connect(service.tcp()).unwrap();
     (0..64).for_each(|_| drop(endless.write_all(&[7; 16_384])));
     let lives = here
-        .json(&format!("device --connect tcp://{} --identities fleet/devices --count 3 --episodes 3", service.devices));
+        .json(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 3", service.devices[0]));
     assert_eq!(lives["acknowledged"], 9);
     service.wait_for(|status| status["dropped"]["unknown"].as_u64() >= Some(1));
     assert!(service.get("/metrics").contains("fedbandit_frames_dropped_total{reason=\"unknown\"}"));
@@ -158,8 +68,7 @@ fn garbage_is_shown_the_door() {
 
 #[test]
 fn pages_are_there_and_load_nothing() {
-    let here = Directory::new("pages");
-    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    let here = Fleet::new("pages", 3);
     here.configure("");
     let service = here.serve();
     assert!(service.get("/healthz").ends_with("ok\n"));
@@ -216,14 +125,10 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 
 #[test]
 fn metrics_are_what_prometheus_reads() {
-    let here = Directory::new("metrics");
-    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    let here = Fleet::new("metrics", 3);
     here.configure("");
     let service = here.serve();
-    here.stdout(&format!(
-        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 4",
-        service.devices
-    ));
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
     service.wait_for(|status| status["episode"] == 5);
     let answer = service.get("/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -254,13 +159,12 @@ fn metrics_are_what_prometheus_reads() {
 /// Each line of the log is an object, an episode is one line, and whoever floods the service does not flood the log.
 #[test]
 fn logs_are_lines_of_json_and_no_storm() {
-    let here = Directory::new("logs");
-    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    let here = Fleet::new("logs", 3);
     here.configure("");
-    let log = fs::File::create(here.0.join("log")).unwrap();
-    let service = here.serve_with(here.command("serve --config controller.toml --log-format json").stderr(log));
+    let log = fs::File::create(here.path().join("log")).unwrap();
+    let service = Service::start(here.command("serve --config controller.toml --log-format json").stderr(log));
     for _ in 0..40 {
-        let mut hostile = TcpStream::connect(&service.devices).unwrap();
+        let mut hostile = TcpStream::connect(service.tcp()).unwrap();
         let garbage: Vec<u8> = (0..32_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
         let _ = hostile.write_all(&garbage);
         // Until it is shown the door.
@@ -268,13 +172,10 @@ fn logs_are_lines_of_json_and_no_storm() {
     }
     let dropped = |status: &Value| status["dropped"]["unknown"].as_u64() >= Some(40 * 16);
     service.wait_for(dropped);
-    here.stdout(&format!(
-        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 4",
-        service.devices
-    ));
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
     let closed = service.wait_for(|status| status["episode"] == 5)["history"].as_array().unwrap().len();
     drop(service);
-    let log = fs::read_to_string(here.0.join("log")).unwrap();
+    let log = fs::read_to_string(here.path().join("log")).unwrap();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let with = |message: &str| -> Vec<&Value> { lines.iter().filter(|line| line["message"] == message).collect() };
     assert_eq!((with("run begins").len(), with("listening").len()), (1, 1));
@@ -292,23 +193,20 @@ fn logs_are_lines_of_json_and_no_storm() {
     assert!(rejected.len() <= closed);
     // Off is off.
     here.configure("episode-len = 2");
-    let output = here.run("serve --config controller.toml --log off");
+    let output = here.command("serve --config controller.toml --log off").output().unwrap();
     assert_eq!(String::from_utf8(output.stderr).unwrap().lines().count(), 1, "the reason why it does not start");
 }
 
 /// One command tells how a run stands: from its service, or from its store.
 #[test]
 fn status_answers_whether_a_service_runs_or_not() {
-    let here = Directory::new("status");
+    let here = Fleet::empty("status");
     here.refuses("status --dir fleet", 78, "no device is enrolled");
     here.stdout("enroll --dir fleet --dim 4 --count 3");
     here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
     here.configure("");
     let service = here.serve();
-    here.stdout(&format!(
-        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 4",
-        service.devices
-    ));
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
     let running = service.wait_for(|status| status["episode"] == 5);
     let status = here.json("status --dir fleet --json");
     assert_eq!(status["service"], format!("http://{}", service.http));
@@ -320,9 +218,9 @@ fn status_answers_whether_a_service_runs_or_not() {
     drop(service);
     here.stdout("enroll --dir other --dim 4 --count 7");
     here.configure("");
-    let settings = fs::read_to_string(here.0.join("controller.toml")).unwrap();
+    let settings = fs::read_to_string(here.path().join("controller.toml")).unwrap();
     let settings = settings.replace("http = \"127.0.0.1:0\"", &format!("http = \"{port}\"")).replace("fleet", "other");
-    fs::write(here.0.join("controller.toml"), settings).unwrap();
+    fs::write(here.path().join("controller.toml"), settings).unwrap();
     let other = here.serve();
     assert_eq!(here.json(&format!("status --json --http {}", other.http))["enrolled"], 7);
     let stopped = here.json("status --dir fleet --json");
@@ -343,16 +241,13 @@ fn status_answers_whether_a_service_runs_or_not() {
 /// What is exported is what is stored, in both formats.
 #[test]
 fn exports_are_what_the_store_has() {
-    let here = Directory::new("export");
+    let here = Fleet::empty("export");
     here.stdout("enroll --dir fleet --dim 2 --count 2");
     here.stdout("enroll --dir fleet --count 1 --sealed");
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();
     here.refuses("export --dir fleet --what releases", 74, "stop the service first");
-    here.stdout(&format!(
-        "device --connect tcp://{} --identities fleet/devices --count 3 --episodes 1",
-        service.devices
-    ));
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 1", service.devices[0]));
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
     let devices = here.stdout("export --dir fleet --what devices");
@@ -366,7 +261,7 @@ fn exports_are_what_the_store_has() {
 
     here.refuses("export --dir fleet --what messages", 2, "the run is private");
     let mut stored: Vec<Event> = Vec::new();
-    let store = File::open_to_read(&here.0.join("fleet/run.redb")).unwrap();
+    let store = File::open_to_read(&here.path().join("fleet/run.redb")).unwrap();
     store.replay(&mut |bytes| stored.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
     drop(store);
     let numbers = |line: &str| -> Vec<f32> { line.split(',').map(|cell| cell.parse().unwrap()).collect() };
@@ -385,7 +280,7 @@ fn exports_are_what_the_store_has() {
     assert_eq!((lines.map(numbers).collect::<Vec<_>>(), expected.len()), (expected, 3));
 
     assert_eq!(here.stdout("export --dir fleet --what releases --format json --out models/all.jsonl"), "");
-    let models = fs::read_to_string(here.0.join("models/all.jsonl")).unwrap();
+    let models = fs::read_to_string(here.path().join("models/all.jsonl")).unwrap();
     let mut models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let head = models.remove(0);
     assert_eq!((&head["config"]["privacy"], &head["config"]["dim"]), (&"4,0.000001".into(), &2.into()));
@@ -403,12 +298,12 @@ fn exports_are_what_the_store_has() {
         assert_eq!((&model["episode"], &model["rewards"]), (&release.episode.into(), &"clipped".into()));
         assert_eq!(model["beta"].as_f64().unwrap() as f32, release.beta);
     }
-    assert_eq!(fs::read_dir(here.0.join("models")).unwrap().count(), 1, "nothing unfinished is left");
+    assert_eq!(fs::read_dir(here.path().join("models")).unwrap().count(), 1, "nothing unfinished is left");
 }
 
 #[test]
 fn enrolment_is_careful() {
-    let here = Directory::new("enrolment");
+    let here = Fleet::empty("enrolment");
     here.refuses("enroll --dir fleet", 2, "the first devices need --dim D");
     here.refuses("enroll --dir fleet --dim 7", 2, "--dim is one of");
     here.refuses("revoke --dir fleet 1", 78, "no device is enrolled");
@@ -416,7 +311,7 @@ fn enrolment_is_careful() {
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
     here.refuses("enroll --dir fleet --dim 8", 2, "is of run 9 with --dim 4");
     here.refuses("revoke --dir fleet 5", 2, "device 5 is not enrolled");
-    let file = here.0.join("fleet/registry.json");
+    let file = here.path().join("fleet/registry.json");
     let registry = fs::read_to_string(&file).unwrap();
     fs::write(&file, registry.replace("\"agent\": 4,", "\"agent\": 4294967295,")).unwrap();
     here.refuses("enroll --dir fleet", 65, "device 4294967295 is enrolled, and numbers end");
@@ -426,7 +321,7 @@ fn enrolment_is_careful() {
     here.configure("episode-len = 32");
     drop(here.serve());
     for secret in ["fleet/master.key", "fleet/devices/agent-1.blob", "fleet/run.redb"] {
-        assert_eq!(fs::metadata(here.0.join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
+        assert_eq!(fs::metadata(here.path().join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
     }
     here.refuses("enroll --dir fleet", 2, "the run has begun");
     here.configure("episode-len = 16");
@@ -445,7 +340,7 @@ fn enrolment_is_careful() {
     here.configure("episode-len = 32");
     let service = here.serve();
     here.refuses("serve --config controller.toml", 74, "run.redb");
-    let device = format!("device --connect tcp://{} --identities fleet/devices", service.devices);
+    let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
     here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs to know the other devices");
     here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
     here.refuses("device --connect localhost:1 --identities fleet/devices", 2, "tcp://HOST:PORT");
@@ -455,12 +350,11 @@ fn enrolment_is_careful() {
 /// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
 #[test]
 fn what_is_lost_of_a_directory() {
-    let here = Directory::new("lost");
-    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    let here = Fleet::new("lost", 2);
     here.configure("episode-len = 32");
     drop(here.serve());
     let [master, registry, blob] =
-        ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.0.join("fleet").join(name));
+        ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.path().join("fleet").join(name));
     let [secret, flashed] = [&master, &blob].map(|file| fs::read(file).unwrap());
     fs::remove_file(&master).unwrap();
     here.refuses("serve --config controller.toml", 74, "master.key");
@@ -476,8 +370,7 @@ fn what_is_lost_of_a_directory() {
 /// The device that was written in Python from docs/wire.md, in both modes, beside virtual ones.
 #[test]
 fn devices_in_python_take_part() {
-    let here = Directory::new("python");
-    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    let here = Fleet::new("python", 2);
     here.stdout("enroll --dir fleet --count 2 --sealed");
     here.configure("episode-len = 8");
     let service = here.serve();
@@ -485,7 +378,7 @@ fn devices_in_python_take_part() {
     let python = |agent: u32| {
         let identity = format!("fleet/devices/agent-{agent}.blob");
         let mut command = Command::new("python3");
-        command.current_dir(&here.0).arg(script).args(["--connect", &service.devices, "--identity", &identity]);
+        command.current_dir(here.path()).arg(script).args(["--connect", service.tcp(), "--identity", &identity]);
         command
             .args(["--episodes", "5"])
             .stdout(Stdio::null())
@@ -496,7 +389,7 @@ fn devices_in_python_take_part() {
     let pythons = [python(1), python(3)];
     let virtual_device = |agent: u32| {
         let arguments = "--identities fleet/devices --count 1 --episodes 5 --patience 60000";
-        let arguments = format!("device --connect tcp://{} --first {agent} {arguments}", service.devices);
+        let arguments = format!("device --connect {} --first {agent} {arguments}", service.devices[0]);
         here.command(&arguments).stdout(Stdio::piped()).spawn().unwrap()
     };
     for device in [virtual_device(2), virtual_device(4)] {

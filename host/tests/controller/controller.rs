@@ -1,12 +1,11 @@
 //! The controller against a naive statement of Algorithm 1, against hostile messages, and with real agents.
 
-mod naive;
-mod random;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use crate::naive::{IsAgg, KINDS, Kind, Message, Naive, beta, geometric_median, is_mean, is_median, lambda};
+use crate::random::Random;
 use fedbandit::admission::{Fault, Level, SettingError};
 use fedbandit::aggregate::{
     Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, ShapeError, Tolerance, objective,
@@ -17,12 +16,10 @@ use fedbandit::setting::{Episodes, Setting, SetupError};
 use fedbandit::streams::{AgentId, NoPrivacy, Privatise, Streams};
 use fedbandit::symmetric;
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
-use naive::{IsAgg, KINDS, Kind, Message, Naive, beta, geometric_median, is_mean, is_median, lambda};
 use nalgebra::{DMatrix, DVector};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use rand_pcg::rand_core::Rng;
-use random::Random;
 
 // --- what the tests share -------------------------------------------------------------------------------------------
 

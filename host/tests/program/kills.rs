@@ -1,26 +1,18 @@
 //! The real program, its broker and its devices' processes, killed again and again. `FEDBANDIT_KILLS` says how often.
-#![cfg(feature = "mqtt")]
-
-#[path = "fleet/broker.rs"]
-mod broker;
-mod fleet;
-#[path = "fleet/tap.rs"]
-mod tap;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::{ANYBODY, Broker};
+use crate::broker::{ANYBODY, Broker};
+use crate::fleet::{Fleet, free_port};
+use crate::tap::Tap;
 use fedbandit::service::event::{Event, Summary};
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
 use fedbandit::streams::AgentId;
-use fleet::{Fleet, free_port};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
-use tap::Tap;
 
 const KILLS: u32 = 100;
 /// The agents of each process; the last two of six are sealed, and the middle two come by TCP.
@@ -86,10 +78,8 @@ fn whoever_is_killed_nothing_is_lost_and_nothing_counts_twice() {
     let tap = Tap::start(broker.port, (1..=AGENTS).map(|agent| fleet.blob(agent)));
     // It must come back to where its devices look for it.
     let port = free_port();
-    let settings = format!("dir = \"fleet\"\nlisten = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n");
-    let settings = format!("{settings}mqtt = \"mqtt://127.0.0.1:{}\"\n", tap.port);
-    fs::write(fleet.path().join("controller.toml"), settings + "deadline = 1\nsteps = 4000000\nepisode-len = 4\n")
-        .unwrap();
+    let mqtt = format!("mqtt = \"mqtt://127.0.0.1:{}\"\n", tap.port);
+    fleet.configure_at(port, &(mqtt + "deadline = 1\nsteps = 4000000\nepisode-len = 4"));
     let live = |(first, count): (u32, u32), broker: &Broker<'_>| {
         let connect = if BY_TCP.contains(&first) { format!("tcp://127.0.0.1:{port}") } else { broker.url() };
         fleet.devices(&connect, &format!("--first {first} --count {count} --episodes 1000000 --patience 500"))

@@ -1,7 +1,6 @@
 //! The noise of private runs: its distribution, and what it depends on.
 
-mod normal;
-
+use crate::normal;
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
 use fedbandit::admission::Level;

@@ -1,16 +1,12 @@
 //! Devices over TCP with TLS.
-#![cfg(feature = "tls")]
-
-#[path = "fleet/certificate.rs"]
-mod certificate;
-mod fleet;
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use fleet::Fleet;
+use crate::certificate;
+use crate::fleet::Fleet;
 
 const SETTINGS: &str = "tls = \"127.0.0.1:0\"\ncertificate = \"our-cert.pem\"\nkey = \"our-key.pem\"";
 

@@ -1,11 +1,4 @@
 //! Devices behind mosquitto, an MQTT broker.
-#![cfg(feature = "mqtt")]
-
-#[path = "fleet/broker.rs"]
-mod broker;
-#[path = "fleet/certificate.rs"]
-mod certificate;
-mod fleet;
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -13,7 +6,9 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::{fs, thread};
 
-use broker::{ANYBODY, Broker};
+use crate::broker::{ANYBODY, Broker};
+use crate::certificate;
+use crate::fleet::{Fleet, free_port, wait_until};
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
@@ -21,7 +16,6 @@ use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::{Dropped, mqtt, worker};
 use fedbandit::simulation::{Attack, Config};
 use fedbandit_core::wire::{Message, Summary};
-use fleet::{Fleet, free_port, wait_until};
 use rumqttc::v5::{self, mqttbytes::v5::Packet};
 
 fn configure(fleet: &Fleet, broker: &str, more: &str) {

@@ -1,42 +1,17 @@
 //! The status page in Chromium, on a phone and on a desk, by day and by night. Screenshots stay in `target/tmp`.
 
-mod directory;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use directory::Directory;
-
-/// A running service, which goes with the test.
-struct Service {
-    child: Child,
-    http: String,
-}
-
-impl Service {
-    fn start(directory: &Directory, arguments: &str) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
-        let command = command.current_dir(&directory.0).args(arguments.split(' '));
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let http = lines.filter_map(|line| Some(line.strip_prefix("status:  http://")?.to_owned())).next().unwrap();
-        Self { child, http }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::directory::Directory;
+use crate::fleet::{Fleet, Service};
 
 /// Goes into the page on its way to the browser. It writes down what goes wrong, and lets the page be loaded, and so be
 /// seen, once an event of the service has changed the episode's number.
@@ -173,8 +148,8 @@ const DESK: (u32, u32) = (1000, 900);
 #[test]
 #[ignore = "needs Chromium: ./ci.sh page"]
 fn the_page_is_alive_at_every_width_by_day_and_by_night() {
-    let here = Directory::new("page");
-    let service = Service::start(&here, "serve --demo --http 127.0.0.1:0");
+    let fleet = Fleet::empty("page");
+    let service = Service::start(fleet.command("serve --demo --http 127.0.0.1:0").stderr(Stdio::null()));
     let address = witness(&service.http);
     for width in [320, 390] {
         let seen = Seen::new(&format!("{address}/in/{width}"), (500, 1500), false, &format!("frame-{width}"));
@@ -195,16 +170,9 @@ fn the_page_is_alive_at_every_width_by_day_and_by_night() {
 #[test]
 #[ignore = "needs Chromium: ./ci.sh page"]
 fn a_private_run_shows_its_promise_and_no_rewards() {
-    let here = Directory::new("page-private");
-    let enrol = Command::new(env!("CARGO_BIN_EXE_fedbandit"))
-        .current_dir(&here.0)
-        .args(["enroll", "--dir", "fleet", "--dim", "4", "--count", "5"])
-        .output();
-    assert!(enrol.unwrap().status.success());
-    let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\ndeadline = 1\n\
-                    rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8\n";
-    fs::write(here.0.join("controller.toml"), settings).unwrap();
-    let service = Service::start(&here, "serve --config controller.toml");
+    let fleet = Fleet::new("page-private", 5);
+    fleet.configure("deadline = 1\nrewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
+    let service = fleet.serve();
     let seen = Seen::new(&format!("{}/", witness(&service.http)), PHONE, false, "private");
     assert!(seen.hides("reward-card") && !seen.hides("promise"));
     assert_eq!(seen.text("reward"), "–");

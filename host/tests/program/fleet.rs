@@ -1,8 +1,4 @@
 //! A run in a directory of its own: its service and its devices, from outside.
-#![allow(dead_code, reason = "each test takes what it needs")]
-
-#[path = "../directory/mod.rs"]
-mod directory;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use directory::Directory;
+use crate::directory::Directory;
 use fedbandit::service::event::Event;
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
@@ -22,11 +18,15 @@ use serde_json::Value;
 pub(crate) struct Fleet(Directory);
 
 impl Fleet {
+    /// Nobody is enrolled yet.
+    pub(crate) fn empty(name: &str) -> Self {
+        Self(Directory::new(name))
+    }
+
     /// Enrols devices of dimension 4.
     pub(crate) fn new(name: &str, devices: u32) -> Self {
-        let fleet = Self(Directory::new(name));
-        let enrolled = fleet.command(&format!("enroll --dir fleet --dim 4 --count {devices}"));
-        assert!({ enrolled }.stdout(Stdio::null()).status().unwrap().success());
+        let fleet = Self::empty(name);
+        fleet.stdout(&format!("enroll --dir fleet --dim 4 --count {devices}"));
         fleet
     }
 
@@ -40,6 +40,16 @@ impl Fleet {
         command
     }
 
+    pub(crate) fn stdout(&self, arguments: &str) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn json(&self, arguments: &str) -> Value {
+        serde_json::from_str(&self.stdout(arguments)).unwrap()
+    }
+
     /// An exit code and a sentence on stderr.
     pub(crate) fn refuses(&self, arguments: &str, code: i32, sentence: &str) {
         let output = self.command(arguments).output().unwrap();
@@ -49,8 +59,13 @@ impl Fleet {
     }
 
     pub(crate) fn configure(&self, more: &str) {
-        let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n";
-        fs::write(self.path().join("controller.toml"), format!("{settings}{more}\n")).unwrap();
+        self.configure_at(0, more);
+    }
+
+    /// With a port for devices, to which the service must come back.
+    pub(crate) fn configure_at(&self, port: u16, more: &str) {
+        let settings = format!("dir = \"fleet\"\nlisten = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n{more}\n");
+        fs::write(self.path().join("controller.toml"), settings).unwrap();
     }
 
     pub(crate) fn serve(&self) -> Service {
@@ -58,16 +73,7 @@ impl Fleet {
     }
 
     pub(crate) fn serve_and_log(&self, level: &str, log: Stdio) -> Service {
-        let mut command = self.command(&format!("serve --config controller.toml --log {level}"));
-        let mut process = Process(command.stdout(Stdio::piped()).stderr(log).spawn().unwrap());
-        let mut devices = Vec::new();
-        for line in BufReader::new(process.0.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
-            if let Some(http) = line.strip_prefix("status:  http://") {
-                return Service { process, devices, http: http.into() };
-            }
-            devices.push(line.strip_prefix("devices: ").unwrap().to_owned());
-        }
-        panic!("the service ended")
+        Service::start(self.command(&format!("serve --config controller.toml --log {level}")).stderr(log))
     }
 
     /// Devices that are waited for with [`lives`].
@@ -95,7 +101,7 @@ impl Fleet {
         let store = File::open(&self.path().join("fleet/run.redb")).unwrap();
         store
             .replay(&mut |bytes| {
-                if let Some(Event::Summary(summary)) = Event::from_bytes(bytes, 4) {
+                if let Event::Summary(summary) = Event::from_bytes(bytes, 4).expect("an event") {
                     let (agent, episode) = (summary.agent.0, summary.episode);
                     let values = [summary.gram, summary.feature_sum].concat();
                     assert!(stored.insert((agent, episode), values).is_none(), "{agent} counts twice in {episode}");
@@ -141,18 +147,42 @@ pub(crate) struct Service {
     pub(crate) process: Process,
     /// Where devices connect, TCP first.
     pub(crate) devices: Vec<String>,
-    http: String,
+    pub(crate) http: String,
 }
 
 impl Service {
+    /// Waits until it listens.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut devices = Vec::new();
+        for line in BufReader::new(process.0.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
+            if let Some(http) = line.strip_prefix("status:  http://") {
+                return Self { process, devices, http: http.into() };
+            }
+            devices.push(line.strip_prefix("devices: ").unwrap().to_owned());
+        }
+        panic!("the service ended")
+    }
+
+    /// The address of its first way for devices.
+    pub(crate) fn tcp(&self) -> &str {
+        self.devices[0].strip_prefix("tcp://").unwrap()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     /// The first status of which something is true; it is renewed several times a second.
     pub(crate) fn wait_for(&self, holds: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
-            let mut stream = TcpStream::connect(&self.http).unwrap();
-            write!(stream, "GET /status.json HTTP/1.0\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
+            let answer = self.get("/status.json");
             let status: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
             if holds(&status) {
                 return status;

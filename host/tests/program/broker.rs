@@ -1,12 +1,11 @@
 //! mosquitto, an MQTT broker.
-#![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use super::fleet::{Fleet, Process, free_port, wait_until};
+use crate::fleet::{Fleet, Process, free_port, wait_until};
 
 /// A broker's setting: it lets everybody in.
 pub(crate) const ANYBODY: &str = "allow_anonymous true";

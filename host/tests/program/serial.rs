@@ -1,12 +1,9 @@
 //! Devices on serial ports, which are pairs of pseudo-terminals here.
-#![cfg(feature = "serial")]
-
-mod fleet;
 
 use std::io::Write;
 use std::process::Command;
 
-use fleet::{Fleet, Process, wait_until};
+use crate::fleet::{Fleet, Process, wait_until};
 
 /// A cable between `controller-N` and `device-N`.
 fn cable(fleet: &Fleet, number: u32) -> Process {

@@ -1,8 +1,6 @@
 //! A device that is revoked while the service runs.
 
-mod fleet;
-
-use fleet::Fleet;
+use crate::fleet::Fleet;
 
 #[test]
 fn a_running_service_drops_whom_it_is_told_to() {

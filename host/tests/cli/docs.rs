@@ -1,16 +1,14 @@
 //! The documentation: its links lead somewhere, what it shows of files is in them, and its commands print what it says.
 
-#[path = "../../core/examples/one_episode.rs"]
+#[path = "../../../core/examples/one_episode.rs"]
 #[expect(dead_code, reason = "its main is not called here")]
 mod one_episode;
-
-mod directory;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use directory::Directory;
+use crate::directory::Directory;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().into()

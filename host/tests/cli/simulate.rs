@@ -1,13 +1,11 @@
 //! `fedbandit simulate` and `sweep` from outside: options in, tables, JSON, files and exit codes out.
 
-mod directory;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use directory::Directory;
+use crate::directory::Directory;
 use serde_json::Value;
 
 const SMALL: &str = "--agents 12 --dim 4 --steps 128 --seeds 1,2";

@@ -1,0 +1,7 @@
+//! Aggregation: the rules, the geometric median above all, and the symmetric matrices that they are given.
+
+mod geometric_median;
+mod reference;
+mod rules;
+mod symmetric;
+mod whitened;
