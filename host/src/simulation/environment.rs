@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fedbandit_core::Action;
-use nalgebra::{DMatrix, DVector};
+use nalgebra::{DMatrix, DVector, SymmetricEigen};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 
@@ -106,14 +106,19 @@ impl FromStr for RewardKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let noise = |noise: &str| noise.parse().ok().filter(|noise: &f64| noise.is_finite() && *noise >= 0.0);
+        let noise = |noise: &str| noise.parse().ok().filter(|noise| (0.0..=MAX_REWARD).contains(noise));
         match text.strip_prefix("gaussian:").map(noise) {
             Some(Some(noise)) => Ok(Self::Gaussian(noise)),
             None if text == "bounded" => Ok(Self::Bounded),
-            _ => Err(format!("rewards are gaussian:R with a noise level R >= 0, or bounded, not '{text}'")),
+            _ => Err(format!(
+                "rewards are gaussian:R with a noise level R from 0 to {MAX_REWARD:e}, or bounded, not '{text}'"
+            )),
         }
     }
 }
+
+/// The largest R, ‖θ*‖ and logged reward: far below what a device refuses, however often it is added up.
+pub(super) const MAX_REWARD: f64 = 1e15;
 
 /// One seed's environment: its θ*, and everything that is needed to draw from it.
 #[derive(Clone, Debug)]
@@ -259,15 +264,20 @@ fn turned<const D: usize>(turn: f64) -> [f32; D] {
 /// (√5 − 1)/2, whose multiples are spread evenly.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
+/// θ with the least squared error, and along directions that no action has, almost 0.
 fn least_squares(log: &Log) -> DVector<f64> {
-    let mut gram = DMatrix::<f64>::identity(log.dimension(), log.dimension()) * 1e-9;
+    let mut gram = DMatrix::<f64>::zeros(log.dimension(), log.dimension());
     let mut sum = DVector::<f64>::zeros(log.dimension());
     for (x, reward) in (0..log.sets()).flat_map(|set| log.set(set)) {
         let x = DVector::from_iterator(x.len(), x.iter().copied().map(f64::from));
         gram.ger(1.0, &x, &x, 1.0);
         sum.axpy(f64::from(reward), &x, 1.0);
     }
-    gram.cholesky().expect("a sum of squares and a little more").solve(&sum)
+    // Rounding may leave eigenvalues of 0 on either side of it.
+    let least = 1e-9 * (1.0 + gram.trace());
+    let SymmetricEigen { eigenvectors, eigenvalues } = gram.symmetric_eigen();
+    let along = eigenvectors.tr_mul(&sum).zip_map(&eigenvalues, |along, value| along / value.max(least));
+    eigenvectors * along
 }
 
 #[cfg(test)]

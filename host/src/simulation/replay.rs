@@ -7,6 +7,8 @@ use std::sync::Arc;
 use fedbandit_core::norm_squared_limit;
 use thiserror::Error;
 
+use super::environment::MAX_REWARD;
+
 /// Decision sets with a reward for each action.
 ///
 /// The file is CSV with a line of names. The columns are `step`, which groups consecutive lines to decision sets,
@@ -78,6 +80,14 @@ pub enum LogError {
         /// The reward.
         reward: f32,
     },
+    /// A reward is beyond what can be added up.
+    #[error("line {line}: the reward is {reward:e}; scale all rewards of the log down to at most {MAX_REWARD:e}")]
+    Huge {
+        /// The line, from 1.
+        line: usize,
+        /// The reward.
+        reward: f32,
+    },
     /// There is no step.
     #[error("the file has no steps")]
     NoSteps,
@@ -111,6 +121,9 @@ impl Log {
                 return Err(LogError::Norm { line, norm: squares.sqrt() });
             }
             let reward = number(columns.reward)?;
+            if f64::from(reward).abs() > MAX_REWARD {
+                return Err(LogError::Huge { line, reward });
+            }
             if bounded && reward.abs() > 1.0 {
                 return Err(LogError::Reward { line, reward });
             }

@@ -7,8 +7,8 @@ use fedbandit::aggregate::Mean;
 use fedbandit::rule::{Rule, Separate};
 use fedbandit::schedule::Calibrated;
 use fedbandit::simulation::{
-    AggregatorName, Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, RewardKind, run, run_all,
-    run_rule,
+    AggregatorName, Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, RewardKind, ScheduleName, run,
+    run_all, run_rule,
 };
 use fedbandit_core::wire::{Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
@@ -96,6 +96,31 @@ fn a_log_with_known_rewards() {
     assert_eq!(outcome.theta_error, None, "a log has no true parameter");
     let lost_first = outcome.trace.iter().find(|trace| trace.episode == 1).unwrap().regret;
     assert_eq!(outcome.after_first_episode, outcome.regret - lost_first);
+}
+
+/// Actions that do not span the space, as categories with an intercept do not: rounding leaves their Gram matrix with
+/// eigenvalues on either side of 0.
+#[test]
+fn a_log_of_categories() {
+    let row = |category: usize, reward: usize| {
+        let x: Vec<&str> = (0..7).map(|j| if j == category { "0.6" } else { "0" }).collect();
+        format!("1,0.6,{},{reward}\n", x.join(","))
+    };
+    let rows: String = (0..100_000).map(|step| row(step % 7, step % 3)).collect();
+    let log = Log::parse(&format!("step,x_1,x_2,x_3,x_4,x_5,x_6,x_7,x_8,reward\n{rows}"), false).unwrap();
+    let environment = Environment::Replay("log".into());
+    let config = Config { dim: 8, agents: 3, steps: 10, environment, attack: Attack::FakeParameter, ..small() };
+    assert!(run(&config, &Logs::from([("log".into(), log.into())]), 1, &|_| {}).is_ok());
+}
+
+/// Rewards as large as they may be.
+#[test]
+fn the_largest_rewards_are_simulated() {
+    let config = Config { rewards: RewardKind::Gaussian(1e15), theta_norm: 1e15, ..small() };
+    for schedule in [ScheduleName::Calibrated, ScheduleName::Theorem] {
+        let outcome = simulate(&Config { schedule, ..config.clone() }, 1);
+        assert!(outcome.regret.is_finite() && outcome.regret_random > 1e15);
+    }
 }
 
 /// What a rerun gives, on any number of threads, but for the time it took.
@@ -372,6 +397,7 @@ fn logs_say_what_is_wrong() {
         ("step,x_1,reward\n1,0,NaN\n", "line 2: 'NaN' is no finite number"),
         ("step,x_1,x_2,reward\n1,0,1,0\n\n1,0.8,0.7,0\n", "line 4: the action's norm is 1.063015, above 1"),
         ("step,x_1,reward\n1,1,1.5\n", "line 2: the reward is 1.5"),
+        ("step,x_1,reward\n1,1,-1e30\n", "line 2: the reward is -1e30; scale all rewards"),
         ("step,x_1,reward\n", "no steps"),
     ];
     for (text, sentence) in cases {
