@@ -19,7 +19,7 @@ const HELP: &str = "\
 Writes DIR/simulation.md with a section for each claim, its figures in DIR/figures, and prints every check. A claim is a
 grid that `fedbandit sweep` takes as well; the source has them in host/claims.
 
-Without names all claims are run, which takes about twenty minutes on two cores.";
+Without names all claims are run, which takes half an hour on two cores.";
 
 /// Measure again what the documentation claims, claim by claim.
 #[derive(clap::Args)]
@@ -54,7 +54,7 @@ impl Args {
         let Claim { name, title, statement, .. } = claim;
         let _ = write!(
             page,
-            "\n## {title}\n\n`fedbandit reproduce --out docs {name}`, host/claims/{name}.toml. {statement}\n"
+            "\n## {title}\n\n`fedbandit reproduce --out again {name}`, host/claims/{name}.toml. {statement}\n"
         );
         if !checks.is_empty() {
             page.push_str("\n| check | measured | limit | |\n|---|---|---|---|\n");
