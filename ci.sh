@@ -5,10 +5,14 @@ set -u
 cd "$(dirname "$0")" || exit 1
 
 STEPS=(fmt lint test faults page docs nostd qemu python budget miri)
+# Of these, what keeps one core busy at most. After `lint`, which fetches the targets, they run beside the others.
+BESIDE=(nostd qemu budget miri)
 # What has numbers on record; the last wants a quiet machine.
 NUMBERS=(budget claims page soak abuse fuzz planted bench)
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
 all_passed="ci: ${#STEPS[@]} passed, 0 failed, 0 skipped"
+records=target/ci
+mkdir -p $records
 export RUSTFLAGS="${RUSTFLAGS:--D warnings}" CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
 usage() {
@@ -17,7 +21,7 @@ usage() {
   echo "  setup   install what the other steps need (they do so themselves)"
   echo "  fmt     formatting"
   echo "  lint    clippy, warnings denied, on the workspace and the firmware"
-  echo "  test    unit, property and documentation tests of core and host; core also with overflow checks"
+  echo "  test    unit, property and documentation tests of core and host"
   echo "  faults  the service and its devices in 200 worlds of faults, the store on a disk that fails, the targets of fuzzing"
   echo "  page    the status page in Chromium; screenshots stay in target/tmp; --write replaces docs/figures/status.png"
   echo "  docs    rustdoc, warnings denied"
@@ -28,7 +32,7 @@ usage() {
   echo "  miri    core under Miri, where a nightly toolchain has it"
   echo
   echo "and by name only:"
-  echo "  bench   the geometric median, noise, simulation and service against limits and peers; --write replaces docs/benchmarks.md"
+  echo "  bench   the geometric median, noise, simulation, rules and service against limits and peers; --write replaces docs/benchmarks.md"
   echo "  claims  measures again what docs/simulation.md says, for half an hour; --write replaces it, its figures and README.md's output"
   echo "  soak    10,000 worlds of faults, and every operation of the disk; --write replaces both in docs/reliability.md"
   echo "  abuse   2,000 kills of the program, its broker and its devices; hostile devices for ten minutes; --write as above"
@@ -60,8 +64,11 @@ apt_install() { # a command that must exist, the packages that bring it
     root=(sudo -n)
   fi
   say "installing $*"
-  "${root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  (
+    flock 9 # two steps may install at once
+    "${root[@]}" apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  ) 9>"$records/apt.lock"
   command -v "$command" >/dev/null || { echo "missing: $command. It did not come with $*"; return 1; }
 }
 
@@ -127,7 +134,6 @@ step_test() {
   # What the service is tested with: a device in Python, an MQTT broker and its clients, pseudo-terminals.
   setup_host && apt_install python3 python3 || return
   apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients && apt_install socat socat || return
-  cargo test --locked -p fedbandit-core --all-features || return
   local test programs=()
   for test in core/tests/*.rs host/tests/*.rs host/tests/*/main.rs; do
     programs+=(--test "$(basename "${test%/main.rs}" .rs)")
@@ -152,11 +158,8 @@ step_docs() {
 
 step_nostd() {
   setup_embedded || return
-  local target
-  for target in "${TARGETS[@]}"; do
-    embedded_cargo build --locked -q -p fedbandit-core --target "$target" || return
-    embedded_cargo build --locked -q -p fedbandit-core --target "$target" --features defmt,serde,sealed || return
-  done
+  embedded_cargo build --locked -q -p fedbandit-core "${TARGETS[@]/#/--target=}" || return
+  embedded_cargo build --locked -q -p fedbandit-core "${TARGETS[@]/#/--target=}" --features defmt,serde,sealed || return
   checks --test panic_free
 }
 
@@ -216,8 +219,12 @@ step_claims() {
   setup_host && cargo build --locked --release -p fedbandit || return
   local out=target/claims
   [ "${1:-}" = --write ] && out=docs && { write_readme || return; }
-  target/release/fedbandit reproduce --out $out || return
-  [ $out = docs ] || { diff -I '^Measured with fedbandit' docs/simulation.md $out/simulation.md && diff -qx status.png docs/figures $out/figures; }
+  target/release/fedbandit reproduce --out $out
+  local outcome=$?
+  # 1: a limit is missed, which the page says; whether it says the same is compared all the same.
+  [ $outcome -le 1 ] || return
+  [ $out = docs ] || { diff -I '^Measured with fedbandit' docs/simulation.md $out/simulation.md && diff -qx status.png docs/figures $out/figures; } || return
+  return $outcome
 }
 
 # Puts into README.md what its two commands print; tests and `docs` compare.
@@ -293,21 +300,49 @@ for argument in "$@"; do
 done
 [ ${#wanted[@]} = 0 ] && wanted=("${STEPS[@]}")
 
-passed=0 failed=0 left_out=0 report=
+run() { # steps, one after the other; how each ends is put on record
+  local step start result
+  for step in "$@"; do
+    say "$step"
+    start=$SECONDS
+    case $step in
+      budget | claims | page | soak | abuse | fuzz | planted | bench) "step_$step" "${options[@]}" ;;
+      *) "step_$step" ;;
+    esac
+    case $? in
+      0) result=passed ;;
+      77) result="skipped: $skipped" ;;
+      *) result=FAILED ;;
+    esac
+    printf '%-8s %5d s  %s\n' "$step" $((SECONDS - start)) "$result" >"$records/$step"
+  done
+}
+
+is_in() { [[ " ${*:2} " == *" $1 "* ]]; } # a word, words
+
+beside=() rest=()
 for step in "${wanted[@]}"; do
-  say "$step"
-  start=$SECONDS
-  case $step in
-    budget | claims | page | soak | abuse | fuzz | planted | bench) "step_$step" "${options[@]}" ;;
-    *) "step_$step" ;;
-  esac
-  case $? in
-    0) passed=$((passed + 1)) result=passed ;;
-    77) left_out=$((left_out + 1)) result="skipped: $skipped" ;;
-    *) failed=$((failed + 1)) result=FAILED ;;
-  esac
-  report+=$(printf '%-8s %5d s  %s' "$step" $((SECONDS - start)) "$result")$'\n'
+  rm -f "$records/$step"
+  if [ ${#options[@]} = 0 ] && is_in "$step" "${BESIDE[@]}"; then beside+=("$step"); else rest+=("$step"); fi
 done
-printf '\n%s\n' "$report"
+if is_in lint "${rest[@]}" && [ ${#beside[@]} != 0 ]; then
+  for at in "${!rest[@]}"; do
+    run "${rest[at]}"
+    [ "${rest[at]}" = lint ] && break
+  done
+  say "${beside[*]}: beside what follows; what they say comes at the end, and is in $records/beside.log"
+  run "${beside[@]}" >$records/beside.log 2>&1 </dev/null &
+  run "${rest[@]:at+1}"
+  wait
+  cat $records/beside.log
+else
+  run "${wanted[@]}"
+fi
+
+report=$(cd $records && cat "${wanted[@]}")
+count() { grep -c "$1" <<<"$report"; }
+passed=$(count ' s  passed$') left_out=$(count ' s  skipped: ')
+failed=$((${#wanted[@]} - passed - left_out))
+printf '\n%s\n\n' "$report"
 echo "ci: $passed passed, $failed failed, $left_out skipped"
 [ "$failed" = 0 ]

@@ -356,7 +356,8 @@ fn a_damaged_state_is_refused() {
     expected.extend(floats.into_iter().flat_map(f32::to_le_bytes));
     assert_eq!(flash[..flash.len() - 4], expected);
 
-    for bit in 0..flash.len() * 8 {
+    // Miri takes its time.
+    for bit in (0..flash.len() * 8).step_by(if cfg!(miri) { 13 } else { 1 }) {
         let mut damaged = flash;
         damaged[bit / 8] ^= 1 << (bit % 8);
         assert!(Agent::<2>::restore(&damaged).is_err(), "bit {bit}");
