@@ -6,7 +6,8 @@
 //! - `received()`: the next byte that arrived, if any,
 //! - `send(byte)`: waits for room and sends.
 //!
-//! A new one is a file here, two lines below, a feature in `Cargo.toml`, a row in `build.rs` and a row in `tests/src/firmware.rs`.
+//! A new one is a file here, three lines below, a feature in `Cargo.toml`, and a row in `build.rs`, whose array gets longer by one. If QEMU has
+//! the board, it is also a row in `tests/src/firmware.rs` and its blob's address in `tests/src/device.rs`.
 
 #[cfg(any(feature = "mps2-an385", feature = "mps2-an386", feature = "mps2-an505"))]
 #[path = "mps2.rs"]

@@ -26,8 +26,7 @@ pub(super) struct EnrollArgs {
     /// The run's directory.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// The dimension of actions, when the first devices are enrolled.
-    #[arg(long, value_name = "D")]
+    #[arg(long, value_name = "D", help = format!("The dimension of actions, when the first devices are enrolled: {}", dimensions()))]
     dim: Option<u8>,
     /// The run's number, when the first devices are enrolled [default: 1].
     #[arg(long)]
@@ -67,8 +66,7 @@ impl EnrollArgs {
         let Some(registry) = directory.registry()? else {
             let dimension = self.dim.ok_or_else(|| Failure::Usage("the first devices need --dim D".into()))?;
             if !DIMENSIONS.contains(&dimension.into()) {
-                let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
-                return Err(Failure::Usage(format!("--dim is one of {}", all.join(", "))));
+                return Err(Failure::Usage(format!("--dim is one of {}", dimensions())));
             }
             return Ok(Registry { run: self.run.unwrap_or(1), dimension, devices: Vec::new() });
         };
@@ -83,6 +81,12 @@ impl EnrollArgs {
         }
         Ok(registry)
     }
+}
+
+/// The dimensions that are compiled in, as a list.
+fn dimensions() -> String {
+    let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
+    all.join(", ")
 }
 
 /// Revoke devices: their frames are dropped from now on.
