@@ -1,11 +1,11 @@
 //! Step 3: the filter weighs all z_i alike, but those not at all that are farther from their median than R′((1 + κ)√d + √(2 ln 10n)), with
-//! κ = a/√(1 − 2a) for what liars can do to it. R′ is R, or
-//! more if their median distance cannot be explained by R and liars far away (see `normal::median_length`): honest units differ by what they
-//! have explored, too. While the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights,
-//! weights go down along its eigenvector: with s_i the squared distance there from the median of all units, w_i ← w_i(1 − s_i/max s), again
-//! until the variance there is no more than that, or than the second eigenvalue was. (From the mean, which lies between nearly half liars
-//! and the honest units, the far side of these would go first.) If less than max(n(1 − 2a), n/4) of W would be left, or after
-//! [`PASSES`], the m and C with the least largest eigenvalue relative to (1 + √(d/W))² are taken.
+//! κ = a/√(1 − 2a) for what liars can do to it. R′ is R, or more if their median distance is more than R and liars far away make it (see
+//! `normal::median_length`): honest units differ by what they have explored, too, and liars move the median that distances are taken from. While
+//! the largest eigenvalue of the weighted covariance C is above 1.1(1 + √(d/W))²R′², W being the sum of weights, weights go down along its
+//! eigenvector: with s_i the squared distance there from the median of all units, w_i ← w_i(1 − s_i/max s), again until the variance there is no
+//! more than that, or than the second eigenvalue was. (Around the mean, which lies between nearly half liars and the honest units, it would take
+//! more of these; docs/theory.md compares the two.) If less than max(n(1 − 2a), n/4) of W would be left, or after [`PASSES`], the weights with the
+//! least largest eigenvalue of C relative to (1 + √(d/W))² are taken, and their m and C.
 
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
@@ -88,7 +88,7 @@ impl Residuals {
         let near: f64 = self.weights.iter().sum();
         let least = (n * (1.0 - 2.0 * a)).max(n / 4.0);
         let limit = |weight: f64| limit(d as f64, weight) * noise * noise;
-        let mut best: Option<(f64, Cloud)> = None;
+        let mut best: Option<(f64, Cloud, Vec<f64>)> = None;
         for _ in 0..PASSES {
             let cloud = self.weighted(centre.as_slice(), near, noise);
             let (value, direction) = largest_eigenpair(&cloud.spread);
@@ -100,14 +100,16 @@ impl Residuals {
             self.deviations.iter_mut().for_each(|deviation| *deviation -= middle);
             let second = largest_eigenpair(&(&cloud.spread - &direction * direction.transpose() * value)).0;
             let relative = value / edge(d as f64, cloud.weight);
-            if best.as_ref().is_none_or(|(least, _)| relative < *least) {
-                best = Some((relative, cloud));
+            if best.as_ref().is_none_or(|(least, ..)| relative < *least) {
+                best = Some((relative, cloud, self.weights.clone()));
             }
             if !lower(&self.deviations, &mut self.weights, |weight| limit(weight).max(second), least) {
                 break;
             }
         }
-        best.map(|(_, cloud)| cloud).ok_or(AggregateError::Empty)
+        let (_, cloud, weights) = best.ok_or(AggregateError::Empty)?;
+        self.weights = weights;
+        Ok(cloud)
     }
 }
 
