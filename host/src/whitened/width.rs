@@ -1,11 +1,11 @@
 //! Step 4: the width is an ellipsoid around θ, in the coordinates of the z_i: the sum of four (see `outer_sum`). What liars can do that C does
 //! not show, ε/(1 − ε)·(C − (1 − ε)γR²(I − λL⁻¹L⁻ᵀ))₊, where ε is their share of the weight that is left and
-//! γ = (1 − √(d/(1 − a)n))²₊ times what the filter left of the honest units' variance; their noise and by how far the filter moved
+//! γ = (1 − √(d/((1 − a)n)))₊² times what the filter left of the honest units' variance; their noise and by how far the filter moved
 //! their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what it moved); the bias, λ²S²L⁻¹L⁻ᵀ; and m − λL⁻¹θ, where that is not 0
 //! yet. What the filter did to honest units follows from what it took (see `toll`). The four bound L⁻¹(V̄ + λI)(θ* − θ), where V̄
-//! is the honest units' mean with weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a; along
-//! each of its axes, if the V̂_i are not within 1 as above, the mean without the share a that claims most; and Λ where that is more, or with
-//! privacy.
+//! is the honest units' mean with weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, which is no less
+//! if liars have no more than a of the weight; along each of its axes, if half of the V̂_i are not within 1 of their median, the mean without
+//! the share a that claims most, which is no more; and Λ where it is less, or with privacy.
 //!
 //! If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
 //! variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
