@@ -6,7 +6,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 use fedbandit_core::packed_len;
 use pulp::{Arch, Simd, WithSimd};
 
-use super::Inverse;
+use super::matrices::Inverse;
 
 /// Units that are worked on together.
 const LANES: usize = 8;
