@@ -177,6 +177,11 @@ pub fn start(
     let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
     let config = Config { agents: agents.len(), dim: registry.dimension.into(), ..config.clone() };
     config.check()?;
+    if config.aggregator.is_simulated() {
+        let reason =
+            format!("{} is for simulations alone; geometric-median is a rule for real devices", config.aggregator);
+        return Err(ConfigError::new("aggregator", reason).into());
+    }
     let terms = Terms { schema: SCHEMA, run: registry.run, agents, sealed, window: timing.window, config };
     agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;

@@ -149,6 +149,25 @@ impl AggregatorName {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
     }
 
+    /// Whether only a simulation has it: a service would know neither who is honest, nor what an agent alone has learned.
+    pub fn is_simulated(self) -> bool {
+        self.is_oracle() || self == Self::Solo
+    }
+
+    /// Whether it can do with what was said of rewards that are not simulated.
+    ///
+    /// # Errors
+    /// It must know their noise, and nothing was said.
+    pub(crate) fn check_noise(self, given: bool) -> Result<(), String> {
+        if given || !self.is_whitened() {
+            return Ok(());
+        }
+        Err(format!(
+            "{self} must know the noise of rewards, and would be wrong about who lies if it guessed: \
+             rewards = \"gaussian:R\" for R-sub-Gaussian noise, or \"bounded\" if they are in [-1, 1]"
+        ))
+    }
+
     /// Whether it compares residuals with their noise, so that R must be known.
     pub(crate) fn is_whitened(self) -> bool {
         match self {
@@ -243,9 +262,26 @@ fn fail(key: &'static str, reason: impl fmt::Display) -> Result<(), ConfigError>
 const DESIGN_CORRUPTION: f64 = 0.3;
 
 impl Config {
-    /// The keys that are about a simulated world, or follow from who is enrolled. All others are about how to learn, and a
-    /// service has them, too.
+    /// The keys that are about a simulated world, or follow from who is enrolled.
     pub const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
+    /// The keys about how to learn, which a service has, too.
+    pub const LEARNED: [&str; 15] = [
+        "steps",
+        "episode-len",
+        "first-episode",
+        "first-episodes",
+        "rewards",
+        "theta-norm",
+        "aggregator",
+        "design-corruption",
+        "admission",
+        "schedule",
+        "privacy",
+        "mechanism",
+        "noise-bound",
+        "delta",
+        "sigma",
+    ];
 
     /// Whether this can be run.
     ///
@@ -451,24 +487,7 @@ mod tests {
     /// A service must not take a new key for one of its own unseen.
     #[test]
     fn every_key_is_simulated_or_learned() {
-        let learned = [
-            "steps",
-            "episode-len",
-            "first-episode",
-            "first-episodes",
-            "rewards",
-            "theta-norm",
-            "aggregator",
-            "design-corruption",
-            "admission",
-            "schedule",
-            "privacy",
-            "mechanism",
-            "noise-bound",
-            "delta",
-            "sigma",
-        ];
-        let mut keys: Vec<_> = Config::SIMULATED.into_iter().chain(learned).collect();
+        let mut keys: Vec<_> = Config::SIMULATED.into_iter().chain(Config::LEARNED).collect();
         keys.sort_unstable();
         let config = serde_json::to_value(Config::default()).unwrap();
         let mut all: Vec<_> = config.as_object().unwrap().keys().collect();

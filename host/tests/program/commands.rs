@@ -329,7 +329,15 @@ fn enrolment_is_careful() {
     for (more, sentence) in [
         ("agents = 5", "agents: it is about a simulated world"),
         ("episode-len = 0", "episode-len: 0 is not from 1"),
-        ("nonsense = 5", "no key is called nonsense"),
+        ("nonsense = 5", "no key is called nonsense; there are dir, "),
+        ("seeds = [1]", "no key is called seeds; there are dir, "),
+        ("aggregator = \"oracle\"", "aggregator: oracle is for simulations alone"),
+        ("aggregator = \"solo\"", "aggregator: solo is for simulations alone"),
+        (
+            "aggregator = \"whitened-oracle\"\nrewards = \"bounded\"",
+            "aggregator: whitened-oracle is for simulations alone",
+        ),
+        ("aggregator = [\"krum\", \"mean\"]", "aggregator: a service has one, not a list"),
         ("privacy = \"4,1e-6\"", "privacy: it needs bounded rewards"),
         ("window = -1", "window: a whole number"),
         ("aggregator = \"whitened-filter\"", "whitened-filter must know the noise of rewards"),
