@@ -483,6 +483,23 @@ fn a_store_of_another_run_is_refused() {
     assert_eq!(error.to_string(), "event 0 of the store is damaged");
 }
 
+/// What cannot start leaves no terms behind, which the corrected configuration would not agree with.
+#[test]
+fn a_start_that_failed_can_be_corrected() {
+    let krum = Config { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
+    for (config, window, sentence) in [
+        (config(), 64, "window: summaries cannot be taken for 64 episodes"),
+        (krum, 1, "aggregator: krum of 5 points cannot bear 2 corrupted ones"),
+        (Config { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
+    ] {
+        let mut store = Memory::default();
+        let timing = Timing { window, ..TIMING };
+        let error = start(&mut store, &config, &registry(), &master(), timing, 0).err().unwrap();
+        assert!(error.to_string().starts_with(sentence), "{error}");
+        start(&mut store, &self::config(), &registry(), &master(), TIMING, 0).unwrap();
+    }
+}
+
 /// A plain store and a private one as version 0.1.0 left them, each of them in episode 2 with two summaries of episode 1.
 const STORED_BY_0_1_0: &str = include_str!("stored/0.1.0.txt");
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::setting::MAX_WINDOW;
 use crate::simulation::{Attack, Config, line, table};
 
 /// What a configuration file says.
@@ -54,6 +55,10 @@ impl Settings {
         if deadline == 0 {
             return Err(invalid("deadline", "at least one second"));
         }
+        let window = number("window", window, 4)?;
+        if window > MAX_WINDOW {
+            return Err(invalid("window", &format!("must be from 0 to {MAX_WINDOW}")));
+        }
         let mut learning = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
         for (key, value) in &table {
             let invalid = |reason: &str| format!("{}:{}: {reason}", file.display(), line(text, key));
@@ -73,7 +78,7 @@ impl Settings {
             listen: address("listen", listen, "127.0.0.1:7700")?,
             http: address("http", http, "127.0.0.1:7780")?,
             deadline,
-            window: number("window", window, 4)?,
+            window,
             transports,
             learning,
         })

@@ -107,6 +107,18 @@ pub struct Terms {
 }
 
 impl Terms {
+    fn new(config: &Config, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
+        let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
+        let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
+        let config = Config { agents: agents.len(), dim: registry.dimension.into(), ..config.clone() };
+        config.check()?;
+        if config.aggregator.is_simulated() {
+            let advice = "is for simulations alone; geometric-median is a rule for real devices";
+            return Err(ConfigError::new("aggregator", format!("{} {advice}", config.aggregator)));
+        }
+        Ok(Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config })
+    }
+
     /// The terms of a store.
     ///
     /// # Errors
@@ -173,18 +185,13 @@ pub fn start(
     timing: Timing,
     now: u64,
 ) -> Result<Service, StartError> {
-    let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
-    let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
-    let config = Config { agents: agents.len(), dim: registry.dimension.into(), ..config.clone() };
-    config.check()?;
-    if config.aggregator.is_simulated() {
-        let reason =
-            format!("{} is for simulations alone; geometric-median is a rule for real devices", config.aggregator);
-        return Err(ConfigError::new("aggregator", reason).into());
-    }
-    let terms = Terms { schema: SCHEMA, run: registry.run, agents, sealed, window: timing.window, config };
-    agree(store, &terms)?;
+    let terms = Terms::new(config, registry, timing.window)?;
+    let is_new = !agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
+    // Only now it is sure that the run can start; terms hold for good.
+    if is_new {
+        store.set_value("terms", &terms.to_bytes())?;
+    }
     let device = |device: &Enrolled| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
@@ -257,10 +264,12 @@ fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
     Ok(boot)
 }
 
-/// Writes the terms into a new store; refuses one with others.
-fn agree(store: &mut dyn Store, terms: &Terms) -> Result<(), StartError> {
-    let Some(stored) = Terms::read(store)? else { return Ok(store.set_value("terms", &terms.to_bytes())?) };
-    if stored == *terms { Ok(()) } else { Err(StartError::Other(stored.differences(terms))) }
+/// Whether a store has these terms; one with others is refused, and a new one has none.
+fn agree(store: &dyn Store, terms: &Terms) -> Result<bool, StartError> {
+    match Terms::read(store)? {
+        Some(stored) if stored != *terms => Err(StartError::Other(stored.differences(terms))),
+        stored => Ok(stored.is_some()),
+    }
 }
 
 fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<Learner, StartError> {
@@ -268,17 +277,16 @@ fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> R
     let seed = u64::from(*run);
     let setting = Setting { window: terms.window, ..config.setting()? };
     let enrolled = agents.iter().copied().map(AgentId);
-    let invalid = |error: crate::setting::SetupError| ConfigError::new("aggregator", error);
     let Some(plan) = config.plan(seed)? else {
         let controller = Controller::new(setting, enrolled, config.rule(seed)?, NoPrivacy::new);
-        return Ok(Learner::Plain(controller.map_err(invalid)?));
+        return Ok(Learner::Plain(controller.map_err(ConfigError::from)?));
     };
     let (groups, key) = (config.groups(seed)?, key()?);
     let controller = Controller::new(setting, enrolled, config.rule_on_units()?, |agents, _| match &groups {
         Some(groups) => Private::groups(plan, key, agents, groups),
         None => Private::agents(plan, key, agents),
     });
-    Ok(Learner::Private(controller.map_err(invalid)?))
+    Ok(Learner::Private(controller.map_err(ConfigError::from)?))
 }
 
 /// The key of a private run's noise: drawn once, and stored before it is used.

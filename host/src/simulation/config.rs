@@ -10,12 +10,12 @@ use thiserror::Error;
 use super::attack::Attack;
 use super::environment::{Environment, RewardKind};
 use super::fleet::DIMENSIONS;
-use crate::admission::Level;
+use crate::admission::{Level, SettingError};
 use crate::aggregate::corrupted;
 use crate::names::{named, optional_text, text};
 use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
 use crate::schedule::Problem;
-use crate::setting::{Episodes, Setting};
+use crate::setting::{Episodes, Setting, SetupError};
 
 /// A run but for its seed. Read from a file, what is not there has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -251,6 +251,23 @@ pub struct ConfigError {
 impl ConfigError {
     pub(crate) fn new(key: &'static str, reason: impl fmt::Display) -> Self {
         Self { key, reason: reason.to_string() }
+    }
+}
+
+impl From<SetupError> for ConfigError {
+    fn from(error: SetupError) -> Self {
+        let key = match error {
+            SetupError::EnrolledTwice(_) => "agents",
+            SetupError::Window(_) => "window",
+            SetupError::Setting(SettingError::EpisodeLen(_)) => "episode-len",
+            SetupError::Setting(SettingError::RewardBound(_)) => "rewards",
+            SetupError::Setting(SettingError::PrivacyNeedsBoundedRewards) => "privacy",
+            SetupError::Setting(SettingError::PrivacyCannotDrop) => "admission",
+            SetupError::Shape(_) => "dim",
+            SetupError::Rule(_) => "aggregator",
+            SetupError::FirstModel => "schedule",
+        };
+        Self::new(key, error)
     }
 }
 

@@ -340,6 +340,7 @@ fn enrolment_is_careful() {
         ("aggregator = [\"krum\", \"mean\"]", "aggregator: a service has one, not a list"),
         ("privacy = \"4,1e-6\"", "privacy: it needs bounded rewards"),
         ("window = -1", "window: a whole number"),
+        ("window = 64", "window: must be from 0 to 63"),
         ("aggregator = \"whitened-filter\"", "whitened-filter must know the noise of rewards"),
     ] {
         here.configure(more);
