@@ -470,6 +470,9 @@ fn a_store_of_another_run_is_refused() {
     let mut others = registry();
     others.devices[0].agent = 77;
     refuses(config(), others, TIMING, "other devices are enrolled");
+    let mut sealed = registry();
+    sealed.devices[0].sealed = true;
+    refuses(config(), sealed, TIMING, "other devices have sealed frames");
     let mut fewer = registry();
     fewer.devices.pop();
     refuses(config(), fewer, TIMING, "agents is 5 there, not 4");
@@ -477,7 +480,16 @@ fn a_store_of_another_run_is_refused() {
     let mut revoked = registry();
     revoked.devices[0].revoked = true;
     start(&mut store, &config(), &revoked, &master(), TIMING, 0).unwrap();
-    // Damage is told apart.
+    // Damage is told apart, and so is another version.
+    let terms = store.value("terms").unwrap().unwrap();
+    let mut refuses = |terms: &str, sentence: &str| {
+        store.set_value("terms", terms.as_bytes()).unwrap();
+        let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
+        assert!(error.to_string().starts_with(sentence), "{error}");
+    };
+    refuses("{", "the store's terms are damaged: ");
+    refuses("{\"schema\":1}", "the store has schema 1, not ");
+    store.set_value("terms", &terms).unwrap();
     store.append(&[vec![1, 2, 3]]).unwrap();
     let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
     assert_eq!(error.to_string(), "event 0 of the store is damaged");

@@ -70,6 +70,15 @@ pub enum StartError {
     /// The store is of a run with other terms.
     #[error("the store is of another run: {0}")]
     Other(String),
+    /// The store has no terms yet.
+    #[error("the run has not begun")]
+    NotBegun,
+    /// What is stored as the terms is none.
+    #[error("the store's terms are damaged: {0}")]
+    Terms(#[source] serde_json::Error),
+    /// The store is of another version.
+    #[error("the store has schema {0}, not {SCHEMA}: go on with the version that began the run")]
+    Schema(u64),
     /// The stored events do not fit.
     #[error(transparent)]
     Restore(#[from] RestoreError),
@@ -124,17 +133,16 @@ impl Terms {
     /// # Errors
     /// There are none, or they are of another schema.
     pub fn of(store: &dyn Store) -> Result<Self, StartError> {
-        let terms = Self::read(store)?.ok_or_else(|| StartError::Other("it has not begun".into()))?;
-        if terms.schema == SCHEMA {
-            Ok(terms)
-        } else {
-            Err(StartError::Other(format!("schema is {} there, not {SCHEMA}", terms.schema)))
-        }
+        Self::read(store)?.ok_or(StartError::NotBegun)
     }
 
     fn read(store: &dyn Store) -> Result<Option<Self>, StartError> {
-        let stored = store.value("terms")?.map(|stored| serde_json::from_slice(&stored));
-        stored.transpose().map_err(|error| StartError::Other(error.to_string()))
+        let Some(stored) = store.value("terms")? else { return Ok(None) };
+        let stored: serde_json::Value = serde_json::from_slice(&stored).map_err(StartError::Terms)?;
+        match stored["schema"].as_u64() {
+            Some(schema) if schema != u64::from(SCHEMA) => Err(StartError::Schema(schema)),
+            _ => Ok(Some(serde_json::from_value(stored).map_err(StartError::Terms)?)),
+        }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -159,18 +167,27 @@ impl Terms {
         {
             differences.push(format!("{key} is {value} there, not {}", others[key.as_str()]));
         }
-        for (name, own, other) in [
-            ("schema", self.schema, other.schema),
-            ("run", self.run, other.run),
-            ("window", self.window, other.window),
-            ("the number of devices", self.agents.len() as u32, other.agents.len() as u32),
-        ] {
+        for (name, own, other) in [("run", self.run, other.run), ("window", self.window, other.window)] {
             if own != other {
                 differences.push(format!("{name} is {own} there, not {other}"));
             }
         }
-        if differences.is_empty() { "other devices are enrolled".into() } else { differences.join("; ") }
+        if self.agents != other.agents {
+            differences.push("other devices are enrolled".into());
+        }
+        if self.sealed != other.sealed {
+            differences.push("other devices have sealed frames".into());
+        }
+        differences.join("; ")
     }
+}
+
+/// Whether a run can start, before it has a store.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn check(config: &Config, registry: &Registry, window: u32) -> Result<(), StartError> {
+    learner(&Terms::new(config, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
 }
 
 /// Starts a service on a store, or goes on where it was.

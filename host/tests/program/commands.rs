@@ -356,6 +356,31 @@ fn enrolment_is_careful() {
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
 }
 
+/// A configuration that cannot start is named, and changes nothing: more devices can be enrolled.
+#[test]
+fn a_failed_first_start_is_no_start() {
+    let here = Fleet::new("first-start", 2);
+    for (more, sentence) in [
+        ("window = 100", "controller.toml: window: must be from 0 to 63"),
+        ("aggregator = \"krum\"", "controller.toml: aggregator: krum of 2 points cannot bear"),
+        ("aggregator = \"solo\"", "controller.toml: aggregator: solo is for simulations alone"),
+    ] {
+        here.configure(more);
+        here.refuses("serve --config controller.toml", 78, sentence);
+        here.refuses("status --dir fleet", 78, "devices are enrolled, and the run has not begun");
+    }
+    here.stdout("enroll --dir fleet --count 1");
+    here.configure("window = 4\naggregator = \"krum\"");
+    drop(here.serve());
+    here.refuses("enroll --dir fleet", 2, "the run has begun");
+    // A store that a crash left before its run began.
+    let path = here.path().join("fleet/run.redb");
+    fs::remove_file(&path).unwrap();
+    drop(File::open(&path).unwrap());
+    here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
+    here.refuses("export --dir fleet --what releases", 65, "the run has not begun");
+}
+
 /// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
 #[test]
 fn what_is_lost_of_a_directory() {
