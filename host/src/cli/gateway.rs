@@ -3,12 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use fedbandit::service::outage::Outage;
 use fedbandit_core::wire::claimed_address;
 
-use super::transport::{Line, Target, bind};
-use super::{EXIT_CODES, Failure, write};
+use super::transport::{Line, Target, bind, without_password};
+use super::{EXIT_CODES, Failure, log, write};
 
 const HELP: &str = "\
 Example:
@@ -34,6 +36,8 @@ pub(super) struct Args {
     /// What the other end of tls:// or mqtts:// is known by, a PEM file.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    #[command(flatten)]
+    log: log::Options,
 }
 
 /// Before a port is opened again, or the other side.
@@ -43,16 +47,26 @@ const QUIET: Duration = Duration::from_secs(60);
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let target = Target::new(&self.connect, self.ca.as_deref())?;
-        let port = |port: &String| Target::new(&format!("serial://{port}"), None);
-        let ports = self.serial.iter().map(port).collect::<Result<Vec<_>, _>>()?;
+        self.log.start();
+        let controller = Arc::new(Controller {
+            target: Target::new(&self.connect, self.ca.as_deref())?,
+            outage: Outage::new(without_password(&self.connect)),
+        });
+        let port = |port: &String| {
+            Ok((Target::new(&format!("serial://{port}"), None)?, Outage::new(format!("serial {port}"))))
+        };
+        let ports = self.serial.iter().map(port).collect::<Result<Vec<_>, Failure>>()?;
         tokio::runtime::Runtime::new()?.block_on(async {
-            for port in ports {
-                let target = target.clone();
+            for (port, outage) in ports {
+                let controller = Arc::clone(&controller);
                 tokio::spawn(async move {
                     loop {
-                        if let Ok(board) = port.open(0, 0).await {
-                            let _ = relay(board, &target).await;
+                        match port.open(0, 0).await {
+                            Ok(board) => {
+                                outage.connected();
+                                outage.failed(relay(board, &controller).await);
+                            }
+                            Err(error) => outage.failed(format!("cannot be opened: {error}")),
                         }
                         tokio::time::sleep(AGAIN).await;
                     }
@@ -66,31 +80,44 @@ impl Args {
                     tokio::time::sleep(AGAIN).await;
                     continue;
                 };
-                let target = target.clone();
+                let controller = Arc::clone(&controller);
                 tokio::spawn(async move {
                     let _ = stream.set_nodelay(true);
-                    let _ = relay(Line::stream(stream), &target).await;
+                    relay(Line::stream(stream), &controller).await;
                 });
             }
         })
     }
 }
 
-/// One board's line, until it ends. When the other side is lost, it is opened again.
-async fn relay(mut board: Line, target: &Target) -> io::Result<()> {
+/// The other side of all lines.
+struct Controller {
+    target: Target,
+    outage: Outage,
+}
+
+/// One board's line, until it ends: why. When the other side is lost, it is opened again.
+async fn relay(mut board: Line, controller: &Controller) -> io::Error {
     let ((run, agent), hello) = loop {
-        let frame = board.receive(QUIET).await?.unwrap_or_default();
+        let frame = match board.receive(QUIET).await {
+            Ok(frame) => frame.unwrap_or_default(),
+            Err(error) => return error,
+        };
         if let Some(address) = claimed_address(&frame) {
             break (address, frame);
         }
     };
     let mut first = Some(hello);
     loop {
-        if let Ok(mut controller) = target.open(run, agent).await
-            && let Lost::Board(error) = carry(&mut board, &mut controller, first.take(), (run, agent)).await
-        {
-            controller.close().await;
-            return Err(error);
+        match controller.target.open(run, agent).await {
+            Ok(mut line) => {
+                controller.outage.connected();
+                if let Lost::Board(error) = carry(&mut board, &mut line, first.take(), (run, agent)).await {
+                    line.close().await;
+                    return error;
+                }
+            }
+            Err(error) => controller.outage.failed(error),
         }
         tokio::time::sleep(AGAIN).await;
     }

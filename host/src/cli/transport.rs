@@ -126,12 +126,15 @@ fn by_mqtt(url: &str, authority: Option<&Path>) -> Result<Transport, Failure> {
         tokio::spawn(mqtt::serve(broker, registry.run, agents, door));
         Ok(())
     };
-    // Without the password.
-    let url = match (url.split_once("://"), url.rsplit_once('@')) {
+    Ok(Transport { url: without_password(url), start: Box::new(start) })
+}
+
+/// A URL for people.
+pub(super) fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, address))) => format!("{scheme}://{address}"),
         _ => url.into(),
-    };
-    Ok(Transport { url, start: Box::new(start) })
+    }
 }
 
 #[cfg(feature = "serial")]
