@@ -4,10 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fedbandit::service::outage::Outage;
+use fedbandit::service::stream::SILENCE;
+use fedbandit::service::tcp;
 use fedbandit_core::wire::claimed_address;
+use tokio::time::timeout;
 
 use super::transport::{Line, Target, bind, without_password};
 use super::{EXIT_CODES, Failure, log, write};
@@ -64,7 +67,7 @@ impl Args {
                         match port.open(0, 0).await {
                             Ok(board) => {
                                 outage.connected();
-                                outage.failed(relay(board, &controller).await);
+                                outage.failed(relay(board, &controller, Duration::MAX).await);
                             }
                             Err(error) => outage.failed(format!("cannot be opened: {error}")),
                         }
@@ -75,17 +78,12 @@ impl Args {
             let Some(address) = self.listen else { return std::future::pending().await };
             let listener = bind(address).await?;
             write(&format!("lines: tcp://{}", listener.local_addr()?))?;
-            loop {
-                let Ok((stream, _)) = listener.accept().await else {
-                    tokio::time::sleep(AGAIN).await;
-                    continue;
-                };
+            tcp::accept(listener, |stream| {
                 let controller = Arc::clone(&controller);
-                tokio::spawn(async move {
-                    let _ = stream.set_nodelay(true);
-                    relay(Line::stream(stream), &controller).await;
-                });
-            }
+                async move { drop(relay(Line::stream(stream), &controller, SILENCE).await) }
+            })
+            .await;
+            Ok(())
         })
     }
 }
@@ -96,23 +94,19 @@ struct Controller {
     outage: Outage,
 }
 
-/// One board's line, until it ends: why. When the other side is lost, it is opened again.
-async fn relay(mut board: Line, controller: &Controller) -> io::Error {
-    let ((run, agent), hello) = loop {
-        let frame = match board.receive(QUIET).await {
-            Ok(frame) => frame.unwrap_or_default(),
-            Err(error) => return error,
-        };
-        if let Some(address) = claimed_address(&frame) {
-            break (address, frame);
-        }
+/// One board's line, until it ends, or brings no frame for too long: why. When the other side is lost, it is opened again.
+async fn relay(mut board: Line, controller: &Controller, silence: Duration) -> io::Error {
+    let (hello, (run, agent)) = match timeout(silence, hello(&mut board)).await {
+        Ok(Ok(hello)) => hello,
+        Ok(Err(error)) => return error,
+        Err(_) => return io::ErrorKind::TimedOut.into(),
     };
     let mut first = Some(hello);
     loop {
         match controller.target.open(run, agent).await {
             Ok(mut line) => {
                 controller.outage.connected();
-                if let Lost::Board(error) = carry(&mut board, &mut line, first.take(), (run, agent)).await {
+                if let Lost::Board(error) = carry(&mut board, &mut line, first.take(), (run, agent), silence).await {
                     line.close().await;
                     return error;
                 }
@@ -123,6 +117,16 @@ async fn relay(mut board: Line, controller: &Controller) -> io::Error {
     }
 }
 
+/// A board's first frame, and who it says it is.
+async fn hello(board: &mut Line) -> io::Result<(Vec<u8>, (u32, u32))> {
+    loop {
+        let frame = board.receive(QUIET).await?.unwrap_or_default();
+        if let Some(address) = claimed_address(&frame) {
+            return Ok((frame, address));
+        }
+    }
+}
+
 /// Which side was lost.
 enum Lost {
     Board(io::Error),
@@ -130,9 +134,16 @@ enum Lost {
 }
 
 /// Carries frames both ways, a first one before all.
-async fn carry(board: &mut Line, controller: &mut Line, first: Option<Vec<u8>>, address: (u32, u32)) -> Lost {
+async fn carry(
+    board: &mut Line,
+    controller: &mut Line,
+    first: Option<Vec<u8>>,
+    address: (u32, u32),
+    silence: Duration,
+) -> Lost {
     let (mut up, mut down): (Option<Vec<u8>>, Option<Vec<u8>>) = (first, None);
-    loop {
+    let mut heard = Instant::now();
+    while heard.elapsed() < silence {
         if let Some(frame) = up.take().filter(|frame| claimed_address(frame) == Some(address))
             && controller.send(&frame).await.is_err()
         {
@@ -145,14 +156,40 @@ async fn carry(board: &mut Line, controller: &mut Line, first: Option<Vec<u8>>, 
         }
         // Who is not chosen has lost nothing: either waits for a whole read.
         tokio::select! {
-            received = board.receive(QUIET) => match received {
-                Ok(frame) => up = frame,
+            received = board.receive(silence.min(QUIET)) => match received {
+                Ok(Some(frame)) => (up, heard) = (Some(frame), Instant::now()),
+                Ok(None) => {}
                 Err(error) => return Lost::Board(error),
             },
             received = controller.receive(QUIET) => match received {
                 Ok(frame) => down = frame,
                 Err(_) => return Lost::Controller,
             },
+        }
+    }
+    Lost::Board(io::ErrorKind::TimedOut.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use fedbandit_core::wire::cobs;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Who says nothing is left, before its first frame and after; bytes without an end are nothing.
+    #[tokio::test]
+    async fn silent_lines_are_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("tcp://{}", listener.local_addr().unwrap());
+        let controller = Controller { target: Target::new(&url, None).ok().unwrap(), outage: Outage::new(url) };
+        let hello: Vec<u8> = cobs::encode(&[1; 40]).collect();
+        for said in [&[][..], &[7; 40], &hello] {
+            let (line, mut board) = tokio::io::duplex(4096);
+            board.write_all(said).await.unwrap();
+            let left = timeout(10 * SILENCE, relay(Line::stream(line), &controller, Duration::from_millis(50)));
+            assert_eq!(left.await.unwrap().kind(), io::ErrorKind::TimedOut);
         }
     }
 }
