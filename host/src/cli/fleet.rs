@@ -1,9 +1,9 @@
 //! The directory of a run: its registry, its secrets and its store.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use fedbandit::service::identity::Master;
 use fedbandit::service::setup::Registry;
 use fedbandit_core::wire::Identity;
 
-use super::{Failure, sync_name, write_file};
+use super::{Failure, replace_with_mode, write_file};
 
 /// A run's directory:
 ///
@@ -92,15 +92,9 @@ impl Directory {
     }
 }
 
-/// Writes a file durably, that only its owner can read.
+/// Writes a file durably, as a whole or not at all, that only its owner can read.
 pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let about = |error: io::Error| Failure::from(error).about(file.display());
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory).map_err(about)?;
-    }
-    let mut secret =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file).map_err(about)?;
-    secret.write_all(bytes).and_then(|()| secret.sync_all()).and_then(|()| sync_name(file)).map_err(about)
+    replace_with_mode(file, 0o600, |writer| writer.write_all(bytes))
 }
 
 /// Reads a device's identity. One that asks for sealed frames comes with the number of this start, which is counted in
@@ -126,4 +120,25 @@ fn count_start(file: &Path) -> Result<u32, Failure> {
     let boot = last.checked_add(1).ok_or_else(|| Failure::Data(format!("{}: no number is left", file.display())))?;
     write_secret(file, boot.to_string().as_bytes())?;
     Ok(boot)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// The old file is whole until the new one is, and then has another name or none.
+    #[test]
+    fn secrets_are_replaced_and_not_overwritten() {
+        let directory = std::env::temp_dir().join(format!("fedbandit-{}-secrets", std::process::id()));
+        let [file, witness] = ["secret", "witness"].map(|name| directory.join(name));
+        assert!(write_secret(&file, b"old").is_ok());
+        fs::hard_link(&file, &witness).unwrap();
+        assert!(write_secret(&file, b"new").is_ok());
+        assert_eq!([&witness, &file].map(|file| fs::read(file).unwrap()), [b"old", b"new"]);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing unfinished is left");
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }
