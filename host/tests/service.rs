@@ -492,7 +492,7 @@ fn a_store_of_another_run_is_refused() {
     store.set_value("terms", &terms).unwrap();
     store.append(&[vec![1, 2, 3]]).unwrap();
     let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
-    assert_eq!(error.to_string(), "event 0 of the store is damaged");
+    assert_eq!(error.to_string(), "event 0 of the store is damaged: restore the last backup");
 }
 
 /// What cannot start leaves no terms behind, which the corrected configuration would not agree with.

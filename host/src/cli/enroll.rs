@@ -110,7 +110,7 @@ impl RevokeArgs {
         let revoked = registry.devices.iter().filter(|device| device.revoked).count();
         let share = revoked as f64 / registry.devices.len() as f64;
         write(&format!(
-            "revoked; {revoked} of {} devices are, {:.0} %: they count as missing, and so against what may be corrupted",
+            "revoked: {revoked} of {} devices ({:.0} %) now are. They count as missing, that is, as corrupted",
             registry.devices.len(),
             100.0 * share
         ))

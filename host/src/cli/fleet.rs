@@ -79,10 +79,14 @@ impl Directory {
     pub(super) fn master(&self) -> Result<Master, Failure> {
         let file = self.0.join("master.key");
         match fs::read(&file) {
-            Ok(bytes) => {
-                Master::from_bytes(&bytes).ok_or_else(|| Failure::Data(format!("{}: not 32 bytes", file.display())))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.registry()?.is_none() => {
+            Ok(bytes) => Master::from_bytes(&bytes).ok_or_else(|| {
+                Failure::Data(format!("{}: not a master key of 32 bytes: restore the backup", file.display()))
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if self.registry()?.is_some() {
+                    let advice = "restore it from the backup; without it enrol in a new directory";
+                    return Err(Failure::Io(format!("{}: missing: {advice}", file.display())));
+                }
                 let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
                 write_secret(&file, master.as_bytes())?;
                 Ok(master)
@@ -101,7 +105,8 @@ pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
 /// a file beside it.
 pub(super) fn read_blob(file: &Path) -> Result<(Identity, Option<u32>), Failure> {
     let bytes = fs::read(file).map_err(|error| Failure::from(error).about(file.display()))?;
-    let no_identity = || Failure::Data(format!("{}: no identity", file.display()));
+    let no_identity =
+        || Failure::Data(format!("{}: not an identity of 52 bytes; fedbandit enroll writes one", file.display()));
     let blob = bytes.as_slice().try_into().map_err(|_| no_identity())?;
     if let Some(identity) = Identity::from_blob(blob) {
         return Ok((identity, None));
@@ -112,12 +117,16 @@ pub(super) fn read_blob(file: &Path) -> Result<(Identity, Option<u32>), Failure>
 
 /// One more than last time, and on the disk before it is used.
 fn count_start(file: &Path) -> Result<u32, Failure> {
+    let failed = |what: &str| {
+        let advice = "do not set it back, enrol the device in a new run";
+        Failure::Data(format!("{}: {what}: {advice}", file.display()))
+    };
     let last = match fs::read_to_string(file) {
-        Ok(text) => text.trim().parse().map_err(|_| Failure::Data(format!("{}: no number", file.display())))?,
+        Ok(text) => text.trim().parse().map_err(|_| failed("not a start number"))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0_u32,
         Err(error) => return Err(Failure::from(error).about(file.display())),
     };
-    let boot = last.checked_add(1).ok_or_else(|| Failure::Data(format!("{}: no number is left", file.display())))?;
+    let boot = last.checked_add(1).ok_or_else(|| failed("no start number is left"))?;
     write_secret(file, boot.to_string().as_bytes())?;
     Ok(boot)
 }

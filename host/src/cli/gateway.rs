@@ -56,7 +56,8 @@ impl Args {
             outage: Outage::new(without_password(&self.connect)),
         });
         let port = |port: &String| {
-            Ok((Target::new(&format!("serial://{port}"), None)?, Outage::new(format!("serial {port}"))))
+            let target = Target::serial(port).map_err(|reason| Failure::Usage(format!("--serial {port}: {reason}")))?;
+            Ok((target, Outage::new(format!("serial {port}"))))
         };
         let ports = self.serial.iter().map(port).collect::<Result<Vec<_>, Failure>>()?;
         tokio::runtime::Runtime::new()?.block_on(async {

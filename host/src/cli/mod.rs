@@ -35,10 +35,10 @@ const EXIT_CODES: &str = "\
 Exit codes:
    0  done
    1  a check failed
-   2  the command line makes no sense
-  65  the data makes no sense
+   2  invalid command line
+  65  invalid data
   74  a file cannot be read or written
-  78  the configuration makes no sense";
+  78  invalid configuration";
 
 /// Byzantine-robust federated linear bandits for microcontroller fleets.
 #[derive(Parser)]

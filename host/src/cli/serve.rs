@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
+use super::status::unreadable;
 use super::transport::{self, Target, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
@@ -85,7 +86,7 @@ impl Args {
         checked.map_err(|error| Failure::Config(format!("{}: {error}", file.display())))?;
         let path = settings.directory.store();
         let failed = |error: StartError| match error {
-            StartError::Store(error) => Failure::Io(format!("{}: {error}", path.display())),
+            StartError::Store(error) => unreadable(&error).about(path.display()),
             other => Failure::Config(format!("{}: {other}", path.display())),
         };
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;

@@ -101,6 +101,9 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
 }
 
 pub(super) fn unreadable(error: &StoreError) -> Failure {
+    if File::is_taken(error) {
+        return Failure::Io("another process has this run open: stop that service first".into());
+    }
     Failure::Io(error.to_string())
 }
 

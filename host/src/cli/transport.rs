@@ -220,16 +220,22 @@ impl Target {
                 Broker::new(url, connector.clone()).map_err(usage)?;
                 Ok(Self::Mqtt(url.into(), connector))
             }
-            #[cfg(feature = "serial")]
-            "serial" => Ok(Self::Serial(address.parse().map_err(usage)?)),
+            "serial" => Self::serial(address).map_err(|reason| usage(&reason)),
             #[cfg(not(feature = "tls"))]
             "tls" => Err(usage(&left_out::advice("TLS", "tls"))),
             #[cfg(not(feature = "mqtt"))]
             "mqtt" | "mqtts" => Err(usage(&left_out::advice("MQTT", "mqtt"))),
-            #[cfg(not(feature = "serial"))]
-            "serial" => Err(usage(&left_out::advice("serial ports", "serial"))),
             _ => Err(usage(kinds)),
         }
+    }
+
+    /// A serial port, as PATH:BAUD.
+    #[cfg_attr(not(feature = "serial"), expect(unused_variables))]
+    pub(super) fn serial(port: &str) -> Result<Self, String> {
+        #[cfg(feature = "serial")]
+        return Ok(Self::Serial(port.parse()?));
+        #[cfg(not(feature = "serial"))]
+        Err(left_out::advice("serial ports", "serial"))
     }
 
     /// Whether more than one device of this process can be on it.

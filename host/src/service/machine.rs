@@ -180,7 +180,7 @@ pub struct Start {
 
 /// A stored event that cannot have happened in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("event {0} of the store is not one of this run")]
+#[error("event {0} of the store is not one of this run: restore the last backup")]
 pub struct RestoreError(u64);
 
 /// A service that is being told what was stored before it started, one event after the other.

@@ -68,13 +68,13 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The store is of a run with other terms.
-    #[error("the store is of another run: {0}")]
+    #[error("the store is of another run: {0}; put the old value back, or start a new run in another directory")]
     Other(String),
     /// The store has no terms yet.
     #[error("the run has not begun")]
     NotBegun,
     /// What is stored as the terms is none.
-    #[error("the store's terms are damaged: {0}")]
+    #[error("the store's terms are damaged: {0}: restore the last backup")]
     Terms(#[source] serde_json::Error),
     /// The store is of another version.
     #[error("the store has schema {0}, not {SCHEMA}: go on with the version that began the run")]
@@ -86,13 +86,13 @@ pub enum StartError {
     #[error("the system has no entropy: {0}")]
     Entropy(#[from] getrandom::Error),
     /// What is stored as the key is not a key.
-    #[error("the store's key is damaged")]
+    #[error("the store's key is damaged: restore the last backup")]
     Key,
     /// The stored number of the last start is damaged, or the largest that there is.
-    #[error("the store's number of its last start is damaged, or there is none after it")]
+    #[error("the store's number of its last start is damaged, or there is none after it: restore the last backup")]
     Boot,
     /// What is stored as an event is not one.
-    #[error("event {0} of the store is damaged")]
+    #[error("event {0} of the store is damaged: restore the last backup")]
     Damaged(u64),
 }
 

@@ -319,22 +319,25 @@ impl Config {
             return fail("dim", reason + ", and fill up with zeros");
         }
         if !(1..=MAX_AGENTS).contains(&self.agents) {
-            return fail("agents", format!("{} is not from 1 to {MAX_AGENTS}", self.agents));
+            return fail("agents", format!("must be from 1 to {MAX_AGENTS}, not {}", self.agents));
         }
         if self.arms == 0 || self.arms > MAX_ARMS {
-            return fail("arms", format!("{} is not from 1 to {MAX_ARMS}", self.arms));
+            return fail("arms", format!("must be from 1 to {MAX_ARMS}, not {}", self.arms));
         }
         if self.steps == 0 {
             return fail("steps", "there must be at least one step");
         }
         if let Some(length) = self.episode_len.filter(|length| !(1..=MAX_EPISODE_LEN).contains(length)) {
-            return fail("episode-len", format!("{length} is not from 1 to {MAX_EPISODE_LEN}"));
+            return fail("episode-len", format!("must be from 1 to {MAX_EPISODE_LEN}, not {length}"));
         }
         if let Some(first) = self.first_episode.filter(|first| *first == 0 || *first > self.longest()) {
-            return fail("first-episode", format!("{first} is not from 1 to the episode length {}", self.longest()));
+            return fail(
+                "first-episode",
+                format!("must be from 1 to the episode length {}, not {first}", self.longest()),
+            );
         }
         if let Some(starts) = self.first_episodes.filter(|starts| !(1..=MAX_EPISODE_LEN).contains(starts)) {
-            return fail("first-episodes", format!("{starts} is not from 1 to {MAX_EPISODE_LEN}"));
+            return fail("first-episodes", format!("must be from 1 to {MAX_EPISODE_LEN}, not {starts}"));
         }
         Ok(())
     }
@@ -343,13 +346,13 @@ impl Config {
     fn check_problem(&self) -> Result<(), ConfigError> {
         if !(0.0..0.5).contains(&self.corrupt) {
             let why = "from half of the agents on, nothing could tell who lies";
-            return fail("corrupt", format!("{} is not from 0 to below 0.5: {why}", self.corrupt));
+            return fail("corrupt", format!("must be at least 0 and below 0.5, not {}: {why}", self.corrupt));
         }
         if let Some(share) = self.design_corruption.filter(|share| !(0.0..0.5).contains(share)) {
-            return fail("design-corruption", format!("{share} is not from 0 to below 0.5"));
+            return fail("design-corruption", format!("must be at least 0 and below 0.5, not {share}"));
         }
         if !(self.theta_norm > 0.0 && self.theta_norm.is_finite()) {
-            return fail("theta-norm", format!("{} is no positive number", self.theta_norm));
+            return fail("theta-norm", format!("must be positive, not {}", self.theta_norm));
         }
         if self.rewards == RewardKind::Bounded && self.theta_norm > 1.0 {
             return fail(
@@ -358,10 +361,10 @@ impl Config {
             );
         }
         if !(self.delta > 0.0 && self.delta < 1.0) {
-            return fail("delta", format!("{} is not between 0 and 1", self.delta));
+            return fail("delta", format!("must be between 0 and 1, not {}", self.delta));
         }
         if let Some(sigma) = self.sigma.filter(|sigma| !(0.0..=2.0).contains(sigma)) {
-            return fail("sigma", format!("{sigma} is not from 0 to 2"));
+            return fail("sigma", format!("must be from 0 to 2, not {sigma}"));
         }
         Ok(())
     }

@@ -246,7 +246,11 @@ fn exports_are_what_the_store_has() {
     here.stdout("enroll --dir fleet --count 1 --sealed");
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();
-    here.refuses("export --dir fleet --what releases", 74, "stop the service first");
+    here.refuses(
+        "export --dir fleet --what releases",
+        74,
+        "another process has this run open: stop that service first",
+    );
     here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 1", service.devices[0]));
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
@@ -316,7 +320,7 @@ fn enrolment_is_careful() {
     fs::write(&file, registry.replace("\"agent\": 4,", "\"agent\": 4294967295,")).unwrap();
     here.refuses("enroll --dir fleet", 65, "device 4294967295 is enrolled, and numbers end");
     fs::write(&file, registry).unwrap();
-    assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices are, 25 %"));
+    assert!(here.stdout("revoke --dir fleet 2").contains("revoked: 1 of 4 devices (25 %) now are."));
     // Once a run has begun, its devices are fixed; the store remembers its terms.
     here.configure("episode-len = 32");
     drop(here.serve());
@@ -325,10 +329,10 @@ fn enrolment_is_careful() {
     }
     here.refuses("enroll --dir fleet", 2, "the run has begun");
     here.configure("episode-len = 16");
-    here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16");
+    here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16; put the old value back");
     for (more, sentence) in [
         ("agents = 5", "agents: it is about a simulated world"),
-        ("episode-len = 0", "episode-len: 0 is not from 1"),
+        ("episode-len = 0", "episode-len: must be from 1 to 65536, not 0"),
         ("nonsense = 5", "no key is called nonsense; there are dir, "),
         ("seeds = [1]", "no key is called seeds; there are dir, "),
         ("aggregator = \"oracle\"", "aggregator: oracle is for simulations alone"),
@@ -348,7 +352,11 @@ fn enrolment_is_careful() {
     }
     here.configure("episode-len = 32");
     let service = here.serve();
-    here.refuses("serve --config controller.toml", 74, "run.redb");
+    here.refuses(
+        "serve --config controller.toml",
+        74,
+        "run.redb: another process has this run open: stop that service first",
+    );
     let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
     here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs to know the other devices");
     here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
@@ -391,8 +399,13 @@ fn what_is_lost_of_a_directory() {
         ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.path().join("fleet").join(name));
     let [secret, flashed] = [&master, &blob].map(|file| fs::read(file).unwrap());
     fs::remove_file(&master).unwrap();
-    here.refuses("serve --config controller.toml", 74, "master.key");
+    here.refuses("serve --config controller.toml", 74, "master.key: missing: restore it from the backup");
     assert!(!master.exists());
+    fs::write(&master, [0; 31]).unwrap();
+    here.refuses("serve --config controller.toml", 65, "master.key: not a master key of 32 bytes: restore the backup");
+    fs::write(&blob, [0; 51]).unwrap();
+    let device = "device --connect tcp://127.0.0.1:1 --identities fleet/devices --first 2";
+    here.refuses(device, 65, "agent-2.blob: not an identity of 52 bytes; fedbandit enroll writes one");
     fs::write(&master, secret).unwrap();
     fs::remove_file(&registry).unwrap();
     fs::remove_file(&blob).unwrap();

@@ -57,6 +57,8 @@ fn what_is_no_port_is_said() {
         fleet.configure(&format!("serial = {serial}"));
         fleet.refuses("serve --config controller.toml", 78, sentence);
     }
+    let gateway = "gateway --connect tcp://127.0.0.1:1 --serial";
+    fleet.refuses(&format!("{gateway} /dev/ttyUSB0:fast"), 2, "--serial /dev/ttyUSB0:fast: a serial port is PATH:BAUD");
     let device = "device --identities fleet/devices --connect serial://";
     fleet.refuses(&format!("{device}/dev/ttyUSB0 --count 2"), 2, "--count is 1 on a serial port");
     fleet.refuses(&format!("{device}/dev/ttyUSB0:0"), 2, "a serial port is PATH:BAUD");
