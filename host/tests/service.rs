@@ -446,6 +446,14 @@ fn a_restart_at_any_time_changes_nothing() {
         let straight = play(Run::on(key.clone(), config.clone()), false);
         let broken = play(Run::on(key, config.clone()), true);
         assert_eq!(straight.events(), broken.events());
+        assert_eq!(straight.events().last(), Some(&Event::End));
+        assert_eq!(inspect(&broken.store, &registry()).unwrap().episode, None);
+        // Nothing happens any more, and what comes is refused.
+        let mut over = broken.restarted();
+        over.say(1, &summary(8)).unwrap();
+        over.tick(10 * TIME_LIMIT);
+        assert_eq!((over.sent(), over.events()), (vec![(1, "nack 8 WrongEpisode".into())], straight.events()));
+        let broken = over;
         let releases = straight.events().into_iter().filter(|event| matches!(event, Event::Release(_))).count();
         assert_eq!(releases, 8);
         assert_eq!(straight.service.learner().counts().faults, broken.service.learner().counts().faults);

@@ -238,6 +238,23 @@ fn status_answers_whether_a_service_runs_or_not() {
     assert_eq!(here.json("status --dir fleet --json")["service"], format!("http://{}", service.http));
 }
 
+/// Whoever is asked, and however often it is started again.
+#[test]
+fn a_run_that_is_over_stays_over() {
+    let here = Fleet::new("over", 2);
+    here.configure("steps = 12\nepisode-len = 4");
+    let is_over = |status: &Value| status["episode"].is_null() && status["history"].as_array().unwrap().len() == 3;
+    let service = here.serve();
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 2 --episodes 3", service.devices[0]));
+    let over = service.wait_for(is_over);
+    drop(service);
+    let stopped = here.json("status --dir fleet --json");
+    assert!(is_over(&stopped) && stopped["history"] == over["history"], "{stopped}");
+    assert!(here.stdout("status --dir fleet").contains("all 3 are over"));
+    here.serve().wait_for(is_over);
+    assert_eq!(here.stored().len(), 6);
+}
+
 /// What is exported is what is stored, in both formats.
 #[test]
 fn exports_are_what_the_store_has() {
@@ -276,7 +293,7 @@ fn exports_are_what_the_store_has() {
             Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) => {
                 Some([&[agent.0 as f32, *episode as f32, *steps as f32, *reward_sum], &**gram, &**feature_sum].concat())
             }
-            Event::Release(_) => None,
+            _ => None,
         })
         .collect();
     let mut lines = messages.lines().skip(1);
