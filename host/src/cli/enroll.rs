@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fedbandit::service::setup::{Enrolled, Registry};
-use fedbandit::simulation::DIMENSIONS;
+use fedbandit::service::worker::MAX_DIMENSION;
 
 use super::fleet::{Directory, write_secret};
 use super::{EXIT_CODES, Failure, unix_seconds, write};
@@ -66,9 +66,8 @@ impl EnrollArgs {
     fn registry(&self, directory: &Directory) -> Result<Registry, Failure> {
         let Some(registry) = directory.registry()? else {
             let dimension = self.dim.ok_or_else(|| Failure::Usage("the first devices need --dim D".into()))?;
-            if !DIMENSIONS.contains(&dimension.into()) {
-                let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
-                return Err(Failure::Usage(format!("--dim is one of {}", all.join(", "))));
+            if !(1..=MAX_DIMENSION).contains(&dimension.into()) {
+                return Err(Failure::Usage(format!("--dim must be from 1 to {MAX_DIMENSION}, not {dimension}")));
             }
             return Ok(Registry { run: self.run.unwrap_or(1), dimension, devices: Vec::new() });
         };

@@ -86,7 +86,7 @@ impl Args {
             }
             what => {
                 let (store, terms) = stored(&directory, what, self.raw)?;
-                let head = json!({ "version": VERSION, "run": terms.run, "config": terms.config });
+                let head = json!({ "version": VERSION, "run": terms.run, "config": json!(terms)["config"] });
                 self.write(&head, |table| {
                     let mut written = Ok(());
                     let each = &mut |bytes: &[u8]| {

@@ -2,6 +2,7 @@
 
 use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{Identity, Seal};
+use serde::ser::{Error, Serializer};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -97,7 +98,7 @@ pub enum StartError {
 }
 
 /// The version of what is in a store.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// What a store must agree on with whoever opens it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,16 +112,25 @@ pub struct Terms {
     pub sealed: Vec<u32>,
     /// W.
     pub window: u32,
-    /// How it learns.
+    /// How it learns. What is about a simulated world has its default here, and is not stored.
+    #[serde(serialize_with = "learned")]
     pub config: Config,
+}
+
+/// The keys of a configuration that a service has, in their order.
+fn learned<S: Serializer>(config: &Config, serializer: S) -> Result<S::Ok, S::Error> {
+    let config = serde_json::to_value(config).map_err(S::Error::custom)?;
+    serializer.collect_map(["agents", "dim"].into_iter().chain(Config::LEARNED).map(|key| (key, &config[key])))
 }
 
 impl Terms {
     fn new(config: &Config, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
         let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
         let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
-        let config = Config { agents: agents.len(), dim: registry.dimension.into(), ..config.clone() };
-        config.check()?;
+        let Config { arms, environment, attack, corrupt, .. } = Config::default();
+        let (dim, config) = (registry.dimension.into(), config.clone());
+        let config = Config { agents: agents.len(), dim, arms, environment, attack, corrupt, ..config };
+        config.check_learning()?;
         if config.aggregator.is_simulated() {
             let advice = "is for simulations alone; geometric-median is a rule for real devices";
             return Err(ConfigError::new("aggregator", format!("{} {advice}", config.aggregator)));

@@ -23,7 +23,7 @@ use crate::setting::{Episodes, Setting, SetupError};
 pub struct Config {
     /// N.
     pub agents: usize,
-    /// d, one of [`DIMENSIONS`].
+    /// d, one of [`DIMENSIONS`] in a simulation.
     pub dim: usize,
     /// How many actions a decision set has; `fixed-arms` has d, and a log has its own number.
     pub arms: usize,
@@ -305,24 +305,33 @@ impl Config {
     /// # Errors
     /// The first thing that makes no sense, by its key.
     pub fn check(&self) -> Result<(), ConfigError> {
+        if !DIMENSIONS.contains(&self.dim) {
+            let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
+            let reason = format!("{} is not compiled in; take one of {}", self.dim, all.join(", "));
+            return fail("dim", reason + ", and fill up with zeros");
+        }
+        if self.arms == 0 || self.arms > MAX_ARMS {
+            return fail("arms", format!("must be from 1 to {MAX_ARMS}, not {}", self.arms));
+        }
+        if !(0.0..0.5).contains(&self.corrupt) {
+            let why = "from half of the agents on, nothing could tell who lies";
+            return fail("corrupt", format!("must be at least 0 and below 0.5, not {}: {why}", self.corrupt));
+        }
+        self.check_learning()
+    }
+
+    /// The same for real agents: of any dimension, and in no simulated world.
+    pub(crate) fn check_learning(&self) -> Result<(), ConfigError> {
         self.check_shape()?;
         self.check_problem()?;
         self.check_rule()?;
         self.rule(0).map(drop)
     }
 
-    /// How many, how large and how long.
+    /// How many and how long.
     fn check_shape(&self) -> Result<(), ConfigError> {
-        if !DIMENSIONS.contains(&self.dim) {
-            let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
-            let reason = format!("{} is not compiled in; take one of {}", self.dim, all.join(", "));
-            return fail("dim", reason + ", and fill up with zeros");
-        }
         if !(1..=MAX_AGENTS).contains(&self.agents) {
             return fail("agents", format!("must be from 1 to {MAX_AGENTS}, not {}", self.agents));
-        }
-        if self.arms == 0 || self.arms > MAX_ARMS {
-            return fail("arms", format!("must be from 1 to {MAX_ARMS}, not {}", self.arms));
         }
         if self.steps == 0 {
             return fail("steps", "there must be at least one step");
@@ -344,10 +353,6 @@ impl Config {
 
     /// What is assumed of agents and rewards.
     fn check_problem(&self) -> Result<(), ConfigError> {
-        if !(0.0..0.5).contains(&self.corrupt) {
-            let why = "from half of the agents on, nothing could tell who lies";
-            return fail("corrupt", format!("must be at least 0 and below 0.5, not {}: {why}", self.corrupt));
-        }
         if let Some(share) = self.design_corruption.filter(|share| !(0.0..0.5).contains(share)) {
             return fail("design-corruption", format!("must be at least 0 and below 0.5, not {share}"));
         }

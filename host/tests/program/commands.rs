@@ -305,6 +305,7 @@ fn exports_are_what_the_store_has() {
     let mut models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let head = models.remove(0);
     assert_eq!((&head["config"]["privacy"], &head["config"]["dim"]), (&"4,0.000001".into(), &2.into()));
+    assert!(head["config"].get("attack").is_none(), "nothing of a simulated world: {head}");
     assert_eq!(head["run"], here.json("status --dir fleet --json")["run"]);
     assert_eq!(format!("fedbandit {}", head["version"].as_str().unwrap()), here.stdout("--version").trim());
     let releases: Vec<&Release> = stored
@@ -326,7 +327,7 @@ fn exports_are_what_the_store_has() {
 fn enrolment_is_careful() {
     let here = Fleet::empty("enrolment");
     here.refuses("enroll --dir fleet", 2, "the first devices need --dim D");
-    here.refuses("enroll --dir fleet --dim 7", 2, "--dim is one of");
+    here.refuses("enroll --dir fleet --dim 65", 2, "--dim must be from 1 to 64, not 65");
     here.refuses("revoke --dir fleet 1", 78, "no device is enrolled");
     assert!(here.stdout("enroll --dir fleet --dim 4 --run 9 --count 2").contains("enrolled 1 to 2 of run 9"));
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
@@ -404,6 +405,18 @@ fn a_failed_first_start_is_no_start() {
     drop(File::open(&path).unwrap());
     here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
     here.refuses("export --dir fleet --what releases", 65, "the run has not begun");
+}
+
+/// A firmware may be compiled for dimensions that virtual devices are not.
+#[test]
+fn fleets_have_any_dimension() {
+    let here = Fleet::empty("dimension");
+    here.stdout("enroll --dir fleet --dim 7 --count 2");
+    here.configure("");
+    let service = here.serve();
+    service.wait_for(|status| status["episode"] == 1);
+    let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
+    here.refuses(&device, 2, "virtual devices have one of [");
 }
 
 /// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
