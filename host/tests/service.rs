@@ -446,6 +446,14 @@ fn a_restart_at_any_time_changes_nothing() {
         let straight = play(Run::on(key.clone(), config.clone()), false);
         let broken = play(Run::on(key, config.clone()), true);
         assert_eq!(straight.events(), broken.events());
+        assert_eq!(straight.events().last(), Some(&Event::End));
+        assert_eq!(inspect(&broken.store, &registry()).unwrap().episode, None);
+        // Nothing happens any more, and what comes is refused.
+        let mut over = broken.restarted();
+        over.say(1, &summary(8)).unwrap();
+        over.tick(10 * TIME_LIMIT);
+        assert_eq!((over.sent(), over.events()), (vec![(1, "nack 8 WrongEpisode".into())], straight.events()));
+        let broken = over;
         let releases = straight.events().into_iter().filter(|event| matches!(event, Event::Release(_))).count();
         assert_eq!(releases, 8);
         assert_eq!(straight.service.learner().counts().faults, broken.service.learner().counts().faults);
@@ -470,6 +478,9 @@ fn a_store_of_another_run_is_refused() {
     let mut others = registry();
     others.devices[0].agent = 77;
     refuses(config(), others, TIMING, "other devices are enrolled");
+    let mut sealed = registry();
+    sealed.devices[0].sealed = true;
+    refuses(config(), sealed, TIMING, "other devices have sealed frames");
     let mut fewer = registry();
     fewer.devices.pop();
     refuses(config(), fewer, TIMING, "agents is 5 there, not 4");
@@ -477,10 +488,36 @@ fn a_store_of_another_run_is_refused() {
     let mut revoked = registry();
     revoked.devices[0].revoked = true;
     start(&mut store, &config(), &revoked, &master(), TIMING, 0).unwrap();
-    // Damage is told apart.
+    // Damage is told apart, and so is another version.
+    let terms = store.value("terms").unwrap().unwrap();
+    let mut refuses = |terms: &str, sentence: &str| {
+        store.set_value("terms", terms.as_bytes()).unwrap();
+        let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
+        assert!(error.to_string().starts_with(sentence), "{error}");
+    };
+    refuses("{", "the store's terms are damaged: ");
+    refuses("{\"schema\":1}", "the store has schema 1, not ");
+    store.set_value("terms", &terms).unwrap();
     store.append(&[vec![1, 2, 3]]).unwrap();
     let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
-    assert_eq!(error.to_string(), "event 0 of the store is damaged");
+    assert_eq!(error.to_string(), "event 0 of the store is damaged: restore the last backup");
+}
+
+/// What cannot start leaves no terms behind, which the corrected configuration would not agree with.
+#[test]
+fn a_start_that_failed_can_be_corrected() {
+    let krum = Config { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
+    for (config, window, sentence) in [
+        (config(), 64, "window: summaries cannot be taken for 64 episodes"),
+        (krum, 1, "aggregator: krum of 5 points cannot bear 2 corrupted ones"),
+        (Config { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
+    ] {
+        let mut store = Memory::default();
+        let timing = Timing { window, ..TIMING };
+        let error = start(&mut store, &config, &registry(), &master(), timing, 0).err().unwrap();
+        assert!(error.to_string().starts_with(sentence), "{error}");
+        start(&mut store, &self::config(), &registry(), &master(), TIMING, 0).unwrap();
+    }
 }
 
 /// A plain store and a private one as version 0.1.0 left them, each of them in episode 2 with two summaries of episode 1.

@@ -329,7 +329,7 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         "store_row" => {
             let (agent, gram, feature_sum) = (AgentId(1), vec![0.5; 3], vec![0.5; 2]);
             let summary = event::Summary { agent, episode: 2, steps: 3, reward_sum: 0.5, gram, feature_sum };
-            vec![Event::Summary(summary).to_bytes(), [&[2; 13][..], &[0; 20]].concat()]
+            vec![Event::Summary(summary).to_bytes(), [&[2; 13][..], &[0; 20]].concat(), Event::End.to_bytes()]
         }
         "mqtt" => {
             let frames = frames();

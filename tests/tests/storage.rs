@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread;
 
 use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
@@ -28,4 +29,23 @@ fn a_store_comes_into_being_whole() {
     assert_eq!(events, [b"event"]);
     let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files, ["run.redb"]);
+}
+
+/// Of starts at the same time, one makes the store; what any of them was promised is there.
+#[test]
+fn a_store_comes_into_being_once() {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("at-once");
+    for round in 0..20 {
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("run.redb");
+        let append = || File::open(&path).and_then(|mut store| store.append(&[b"event".to_vec()])).is_ok();
+        let promised = thread::scope(|scope| {
+            let starts: Vec<_> = (0..4).map(|_| scope.spawn(append)).collect();
+            starts.into_iter().filter_map(|start| start.join().unwrap().then_some(())).count()
+        });
+        let mut found = 0;
+        File::open(&path).unwrap().replay(&mut |_| found += 1).unwrap();
+        assert!(promised > 0 && found == promised, "round {round}: {found} of {promised}");
+    }
 }

@@ -229,7 +229,7 @@ fn read(path: &Path) -> Result<Points<'static>, Failure> {
     let points = match extension.to_str() {
         Some("npy") => open().map(|(size, file)| table::npy(file, size))?,
         Some("csv") => open().map(|(_, file)| table::csv(file))?,
-        _ => return Err(Failure::Usage("a file of points is named .npy or .csv".into())),
+        _ => return Err(Failure::Usage("FILE must end in .npy or .csv".into())),
     };
     points.map_err(|error| match error {
         TableError::Io(error) => error.into(),

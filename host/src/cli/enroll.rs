@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fedbandit::service::setup::{Enrolled, Registry};
-use fedbandit::simulation::DIMENSIONS;
+use fedbandit::service::worker::MAX_DIMENSION;
 
 use super::fleet::{Directory, write_secret};
 use super::{EXIT_CODES, Failure, unix_seconds, write};
@@ -26,7 +26,8 @@ pub(super) struct EnrollArgs {
     /// The run's directory.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    #[arg(long, value_name = "D", help = format!("The dimension of actions, when the first devices are enrolled: {}", dimensions()))]
+    /// The dimension of actions, from 1 to 64, when the first devices are enrolled.
+    #[arg(long, value_name = "D")]
     dim: Option<u8>,
     /// The run's number, when the first devices are enrolled [default: 1].
     #[arg(long)]
@@ -65,8 +66,8 @@ impl EnrollArgs {
     fn registry(&self, directory: &Directory) -> Result<Registry, Failure> {
         let Some(registry) = directory.registry()? else {
             let dimension = self.dim.ok_or_else(|| Failure::Usage("the first devices need --dim D".into()))?;
-            if !DIMENSIONS.contains(&dimension.into()) {
-                return Err(Failure::Usage(format!("--dim is one of {}", dimensions())));
+            if !(1..=MAX_DIMENSION).contains(&dimension.into()) {
+                return Err(Failure::Usage(format!("--dim must be from 1 to {MAX_DIMENSION}, not {dimension}")));
             }
             return Ok(Registry { run: self.run.unwrap_or(1), dimension, devices: Vec::new() });
         };
@@ -81,12 +82,6 @@ impl EnrollArgs {
         }
         Ok(registry)
     }
-}
-
-/// The dimensions that are compiled in, as a list.
-fn dimensions() -> String {
-    let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
-    all.join(", ")
 }
 
 /// Revoke devices: their frames are dropped from now on.
@@ -114,7 +109,7 @@ impl RevokeArgs {
         let revoked = registry.devices.iter().filter(|device| device.revoked).count();
         let share = revoked as f64 / registry.devices.len() as f64;
         write(&format!(
-            "revoked; {revoked} of {} devices are, {:.0} %: they count as missing, and so against what may be corrupted",
+            "revoked: {revoked} of {} devices ({:.0} %) now are. They count as missing, that is, as corrupted",
             registry.devices.len(),
             100.0 * share
         ))

@@ -39,10 +39,10 @@ pub(super) struct Args {
     /// The run's directory.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// What.
+    /// Which table to write.
     #[arg(long)]
     what: What,
-    /// How.
+    /// The file format.
     #[arg(long, default_value = "csv")]
     format: Format,
     /// Where to, instead of stdout: the file is there as a whole or not at all.
@@ -86,7 +86,7 @@ impl Args {
             }
             what => {
                 let (store, terms) = stored(&directory, what, self.raw)?;
-                let head = json!({ "version": VERSION, "run": terms.run, "config": terms.config });
+                let head = json!({ "version": VERSION, "run": terms.run, "config": json!(terms)["config"] });
                 self.write(&head, |table| {
                     let mut written = Ok(());
                     let each = &mut |bytes: &[u8]| {
@@ -136,10 +136,7 @@ fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
 /// A store that has events of this kind to give away; all of them can be read.
 fn stored(directory: &Directory, what: What, raw: bool) -> Result<(File, Terms), Failure> {
     let path = directory.store();
-    let store = File::open_to_read(&path).map_err(|error| {
-        let advice = if File::is_taken(&error) { ": stop the service first" } else { "" };
-        unreadable(&error).about(format!("{}{advice}", path.display()))
-    })?;
+    let store = File::open_to_read(&path).map_err(|error| unreadable(&error).about(path.display()))?;
     let damaged = |error: StartError| Failure::data(error).about(path.display());
     let terms = Terms::of(&store).map_err(damaged)?;
     if what == What::Messages && terms.config.privacy.is_some() && !raw {

@@ -1,9 +1,9 @@
 //! The directory of a run: its registry, its secrets and its store.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use fedbandit::service::identity::Master;
 use fedbandit::service::setup::Registry;
 use fedbandit_core::wire::Identity;
 
-use super::{Failure, sync_name, write_file};
+use super::{Failure, replace_with_mode, write_file};
 
 /// A run's directory:
 ///
@@ -79,10 +79,14 @@ impl Directory {
     pub(super) fn master(&self) -> Result<Master, Failure> {
         let file = self.0.join("master.key");
         match fs::read(&file) {
-            Ok(bytes) => {
-                Master::from_bytes(&bytes).ok_or_else(|| Failure::Data(format!("{}: not 32 bytes", file.display())))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.registry()?.is_none() => {
+            Ok(bytes) => Master::from_bytes(&bytes).ok_or_else(|| {
+                Failure::Data(format!("{}: not a master key of 32 bytes: restore the backup", file.display()))
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if self.registry()?.is_some() {
+                    let advice = "restore it from the backup; without it enrol in a new directory";
+                    return Err(Failure::Io(format!("{}: missing: {advice}", file.display())));
+                }
                 let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
                 write_secret(&file, master.as_bytes())?;
                 Ok(master)
@@ -92,22 +96,17 @@ impl Directory {
     }
 }
 
-/// Writes a file durably, that only its owner can read.
+/// Writes a file durably, as a whole or not at all, that only its owner can read.
 pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let about = |error: io::Error| Failure::from(error).about(file.display());
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory).map_err(about)?;
-    }
-    let mut secret =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file).map_err(about)?;
-    secret.write_all(bytes).and_then(|()| secret.sync_all()).and_then(|()| sync_name(file)).map_err(about)
+    replace_with_mode(file, 0o600, |writer| writer.write_all(bytes))
 }
 
 /// Reads a device's identity. One that asks for sealed frames comes with the number of this start, which is counted in
 /// a file beside it.
 pub(super) fn read_blob(file: &Path) -> Result<(Identity, Option<u32>), Failure> {
     let bytes = fs::read(file).map_err(|error| Failure::from(error).about(file.display()))?;
-    let no_identity = || Failure::Data(format!("{}: no identity", file.display()));
+    let no_identity =
+        || Failure::Data(format!("{}: not an identity of 52 bytes; fedbandit enroll writes one", file.display()));
     let blob = bytes.as_slice().try_into().map_err(|_| no_identity())?;
     if let Some(identity) = Identity::from_blob(blob) {
         return Ok((identity, None));
@@ -118,12 +117,37 @@ pub(super) fn read_blob(file: &Path) -> Result<(Identity, Option<u32>), Failure>
 
 /// One more than last time, and on the disk before it is used.
 fn count_start(file: &Path) -> Result<u32, Failure> {
+    let failed = |what: &str| {
+        let advice = "do not set it back, enrol the device in a new run";
+        Failure::Data(format!("{}: {what}: {advice}", file.display()))
+    };
     let last = match fs::read_to_string(file) {
-        Ok(text) => text.trim().parse().map_err(|_| Failure::Data(format!("{}: no number", file.display())))?,
+        Ok(text) => text.trim().parse().map_err(|_| failed("not a start number"))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0_u32,
         Err(error) => return Err(Failure::from(error).about(file.display())),
     };
-    let boot = last.checked_add(1).ok_or_else(|| Failure::Data(format!("{}: no number is left", file.display())))?;
+    let boot = last.checked_add(1).ok_or_else(|| failed("no start number is left"))?;
     write_secret(file, boot.to_string().as_bytes())?;
     Ok(boot)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// The old file is whole until the new one is, and then has another name or none.
+    #[test]
+    fn secrets_are_replaced_and_not_overwritten() {
+        let directory = std::env::temp_dir().join(format!("fedbandit-{}-secrets", std::process::id()));
+        let [file, witness] = ["secret", "witness"].map(|name| directory.join(name));
+        assert!(write_secret(&file, b"old").is_ok());
+        fs::hard_link(&file, &witness).unwrap();
+        assert!(write_secret(&file, b"new").is_ok());
+        assert_eq!([&witness, &file].map(|file| fs::read(file).unwrap()), [b"old", b"new"]);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing unfinished is left");
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -22,6 +22,7 @@ mod transport;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -34,10 +35,10 @@ const EXIT_CODES: &str = "\
 Exit codes:
    0  done
    1  a check failed
-   2  the command line makes no sense
-  65  the data makes no sense
+   2  invalid command line
+  65  invalid data
   74  a file cannot be read or written
-  78  the configuration makes no sense";
+  78  invalid configuration";
 
 /// Byzantine-robust federated linear bandits for microcontroller fleets.
 #[derive(Parser)]
@@ -164,6 +165,15 @@ fn write_file(file: &Path, text: &str) -> Result<(), Failure> {
 
 /// The same for what a function writes.
 fn replace_file(file: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    replace_with_mode(file, 0o666, content)
+}
+
+/// The same for who may read it, as far as the process lets anybody.
+fn replace_with_mode(
+    file: &Path,
+    mode: u32,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
     let about = |error: io::Error| Failure::from(error).about(file.display());
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory).map_err(about)?;
@@ -171,20 +181,18 @@ fn replace_file(file: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<
     let mut unfinished = file.as_os_str().to_owned();
     unfinished.push(format!(".{}.tmp", std::process::id()));
     let write = || {
-        let mut writer = BufWriter::new(fs::File::create(&unfinished)?);
+        let mut options = fs::File::options();
+        let options = options.write(true).create(true).truncate(true).mode(mode);
+        let mut writer = BufWriter::new(options.open(&unfinished)?);
         content(&mut writer)?;
         // A name must not be safe before what it names is.
         writer.into_inner()?.sync_all()?;
         fs::rename(&unfinished, file)?;
-        sync_name(file)
+        // Nor is the name before its directory is.
+        let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(about)
-}
-
-/// Makes the name of a new file safe, which its own content does not.
-fn sync_name(file: &Path) -> io::Result<()> {
-    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-    fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Writes a text to stdout.

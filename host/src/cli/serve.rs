@@ -11,7 +11,7 @@ use fedbandit::service::http;
 use fedbandit::service::identity::Master;
 use fedbandit::service::observed::Observed;
 use fedbandit::service::redb::File;
-use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, start};
+use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, check, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::worker::{self, Door, MAX_DIMENSION, ServeError};
 use fedbandit::service::{Service, Status};
@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
+use super::status::unreadable;
 use super::transport::{self, Target, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
@@ -80,9 +81,12 @@ impl Args {
             return Err(Failure::Config(format!("a service takes dimensions up to {MAX_DIMENSION}")));
         }
         let master = settings.directory.master()?;
+        // Before there is a store: from then on nobody can be enrolled.
+        let checked = check(&settings.learning, &registry, settings.timing.window);
+        checked.map_err(|error| Failure::Config(format!("{}: {error}", file.display())))?;
         let path = settings.directory.store();
         let failed = |error: StartError| match error {
-            StartError::Store(error) => Failure::Io(format!("{}: {error}", path.display())),
+            StartError::Store(error) => unreadable(&error).about(path.display()),
             other => Failure::Config(format!("{}: {other}", path.display())),
         };
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;

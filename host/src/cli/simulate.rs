@@ -21,7 +21,7 @@ Examples:
   fedbandit simulate --rewards bounded --privacy 4,1e-6 --dim 4 --episode-len 8 --attack none --json
 
 Options may also be in a TOML file (--config), as dim = 8, attack = \"collude\", seeds = [1, 2], or in variables of the
-environment, as FEDBANDIT_DIM=8. An option on the command line goes before a variable, and that before the file.
+environment, as FEDBANDIT_DIM=8. An option on the command line overrides a variable, which overrides the file.
 
 A replay:FILE is CSV: its first line names the columns step, x_1, ..., x_d and reward; each other line is one
 action, and consecutive lines with the same step are a decision set.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fedbandit::service::http;
 use fedbandit::service::redb::File;
-use fedbandit::service::setup::inspect;
+use fedbandit::service::setup::{StartError, inspect};
 use fedbandit::service::store::StoreError;
 use serde_json::{Value, json};
 
@@ -63,10 +63,15 @@ fn ask(address: SocketAddr) -> Result<Value, Failure> {
 fn of_directory(directory: &Directory) -> Result<Value, Failure> {
     let registry = directory.expect_registry()?;
     let path = directory.store();
-    if !path.exists() {
+    let not_begun = || {
         let enrolled = registry.devices.len();
-        let reason = format!("{}: {enrolled} devices are enrolled, and the run has not begun", directory.0.display());
-        return Err(Failure::Config(reason));
+        Failure::Config(format!(
+            "{}: {enrolled} devices are enrolled, and the run has not begun",
+            directory.0.display()
+        ))
+    };
+    if !path.exists() {
+        return Err(not_begun());
     }
     for _ in 0..ATTEMPTS {
         // An address that a service left when it was killed may be another's by now.
@@ -78,7 +83,10 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
         }
         match File::open_to_read(&path) {
             Ok(store) => {
-                let status = inspect(&store, &registry).map_err(|error| Failure::data(error).about(path.display()))?;
+                let status = inspect(&store, &registry).map_err(|error| match error {
+                    StartError::NotBegun => not_begun(),
+                    other => Failure::data(other).about(path.display()),
+                })?;
                 // Through text, since numbers then have the digits that a service gives them.
                 let text = serde_json::to_string(&status).map_err(Failure::data)?;
                 let mut status: Value = serde_json::from_str(&text).map_err(Failure::data)?;
@@ -93,6 +101,9 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
 }
 
 pub(super) fn unreadable(error: &StoreError) -> Failure {
+    if File::is_taken(error) {
+        return Failure::Io("another process has this run open: stop that service first".into());
+    }
     Failure::Io(error.to_string())
 }
 

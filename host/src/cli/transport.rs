@@ -126,12 +126,15 @@ fn by_mqtt(url: &str, authority: Option<&Path>) -> Result<Transport, Failure> {
         tokio::spawn(mqtt::serve(broker, registry.run, agents, door));
         Ok(())
     };
-    // Without the password.
-    let url = match (url.split_once("://"), url.rsplit_once('@')) {
+    Ok(Transport { url: without_password(url), start: Box::new(start) })
+}
+
+/// A URL for people.
+pub(super) fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, address))) => format!("{scheme}://{address}"),
         _ => url.into(),
-    };
-    Ok(Transport { url, start: Box::new(start) })
+    }
 }
 
 #[cfg(feature = "serial")]
@@ -217,16 +220,22 @@ impl Target {
                 Broker::new(url, connector.clone()).map_err(usage)?;
                 Ok(Self::Mqtt(url.into(), connector))
             }
-            #[cfg(feature = "serial")]
-            "serial" => Ok(Self::Serial(address.parse().map_err(usage)?)),
+            "serial" => Self::serial(address).map_err(|reason| usage(&reason)),
             #[cfg(not(feature = "tls"))]
             "tls" => Err(usage(&left_out::advice("TLS", "tls"))),
             #[cfg(not(feature = "mqtt"))]
             "mqtt" | "mqtts" => Err(usage(&left_out::advice("MQTT", "mqtt"))),
-            #[cfg(not(feature = "serial"))]
-            "serial" => Err(usage(&left_out::advice("serial ports", "serial"))),
             _ => Err(usage(kinds)),
         }
+    }
+
+    /// A serial port, as PATH:BAUD.
+    #[cfg_attr(not(feature = "serial"), expect(unused_variables))]
+    pub(super) fn serial(port: &str) -> Result<Self, String> {
+        #[cfg(feature = "serial")]
+        return Ok(Self::Serial(port.parse()?));
+        #[cfg(not(feature = "serial"))]
+        Err(left_out::advice("serial ports", "serial"))
     }
 
     /// Whether more than one device of this process can be on it.

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::simulation::{Attack, Config, Experiment, table};
+use crate::setting::MAX_WINDOW;
+use crate::simulation::{Attack, Config, line, table};
 
 /// What a configuration file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +25,8 @@ pub struct Settings {
     pub learning: Config,
 }
 
+/// Keys about the service itself.
+const SERVED: [&str; 5] = ["dir", "listen", "http", "deadline", "window"];
 /// Keys about transports beside TCP.
 const TRANSPORTS: [&str; 6] = ["tls", "certificate", "key", "mqtt", "mqtt-ca", "serial"];
 
@@ -36,9 +39,7 @@ impl Settings {
         let mut table = table(file, text)?;
         let invalid = |key: &str, reason: &str| format!("{}: {key}: {reason}", file.display());
         let transports = TRANSPORTS.iter().filter_map(|key| Some(((*key).to_owned(), table.remove(*key)?))).collect();
-        let mut take = |key: &str| table.remove(key);
-        let (dir, listen, http) = (take("dir"), take("listen"), take("http"));
-        let (deadline, window) = (take("deadline"), take("window"));
+        let [dir, listen, http, deadline, window] = SERVED.map(|key| table.remove(key));
         let address = |key: &str, value: Option<toml::Value>, default: &str| {
             let text = value.as_ref().map_or(Some(default), |value| value.as_str());
             let address = text.and_then(|text| text.parse::<SocketAddr>().ok());
@@ -54,26 +55,41 @@ impl Settings {
         if deadline == 0 {
             return Err(invalid("deadline", "at least one second"));
         }
-        let mut experiment = Experiment::default();
-        for (key, value) in &table {
-            if Config::SIMULATED.contains(&key.as_str()) {
-                return Err(invalid(key, "it is about a simulated world, or follows from who is enrolled"));
-            }
-            experiment.set_from(file, text, key, value)?;
+        let window = number("window", window, 4)?;
+        if window > MAX_WINDOW {
+            return Err(invalid("window", &format!("must be from 0 to {MAX_WINDOW}")));
         }
-        let aggregator = match (table.contains_key("aggregator"), experiment.aggregators[..].first()) {
-            (true, Some(aggregator)) => *aggregator,
-            _ => experiment.config.aggregator,
-        };
-        experiment.check_noise(&[aggregator]).map_err(|reason| format!("{}: {reason}", file.display()))?;
+        let mut learning = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
+        for (key, value) in &table {
+            let invalid = |reason: &str| format!("{}:{}: {reason}", file.display(), line(text, key));
+            if !Config::LEARNED.contains(&key.as_str()) {
+                return Err(invalid(&not_learned(key)));
+            }
+            if value.is_array() {
+                return Err(invalid(&format!("{key}: a service has one, not a list")));
+            }
+            let value = serde_json::to_value(value).unwrap_or_default();
+            learning = learning.with(key, value).map_err(|reason| invalid(&reason))?;
+        }
+        let said = learning.aggregator.check_noise(table.contains_key("rewards"));
+        said.map_err(|reason| format!("{}: {reason}", file.display()))?;
         Ok(Self {
             dir,
             listen: address("listen", listen, "127.0.0.1:7700")?,
             http: address("http", http, "127.0.0.1:7780")?,
             deadline,
-            window: number("window", window, 4)?,
+            window,
             transports,
-            learning: Config { aggregator, attack: Attack::None, corrupt: 0.0, ..experiment.config },
+            learning,
         })
     }
+}
+
+/// Why a key is none of those about how to learn.
+fn not_learned(key: &str) -> String {
+    if Config::SIMULATED.contains(&key) {
+        return format!("{key}: it is about a simulated world, or follows from who is enrolled");
+    }
+    let keys: Vec<&str> = SERVED.into_iter().chain(TRANSPORTS).chain(Config::LEARNED).collect();
+    format!("no key is called {key}; there are {}", keys.join(", "))
 }

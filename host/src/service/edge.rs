@@ -7,7 +7,7 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 
-use crate::simulation::{Attack, Config, ConfigError, Logs, Scene, Use, World, for_dimensions, generator};
+use crate::simulation::{Attack, Config, ConfigError, DIMENSIONS, Logs, Scene, Use, World, for_dimensions, generator};
 
 /// A virtual device of some dimension.
 pub trait Edge: Send {
@@ -81,7 +81,7 @@ pub fn edge(
                     };
                     Box::new(Device::<$d, { max_sealed_frame_len($d) }>::new(number, session, world, config.attack, seed))
                 })*
-                other => return Err(ConfigError::new("dim", format!("{other} is not compiled in"))),
+                other => return Err(ConfigError::new("dim", format!("virtual devices have one of {DIMENSIONS:?}, not {other}"))),
             }
         };
     }

@@ -6,14 +6,14 @@ use crate::streams::AgentId;
 
 /// An event, and its bytes in the log:
 ///
-/// | bytes | summary | release |
-/// |---|---|---|
-/// | 1 | 1 | 2, and with rewards clipped 3 |
-/// | 4 | agent | L |
-/// | 4 | episode | episode |
-/// | 4 | steps | β |
-/// | 4 or 0 | Σr | |
-/// | | U packed, u | θ, Λ packed |
+/// | bytes | summary | release | end |
+/// |---|---|---|---|
+/// | 1 | 1 | 2, and with rewards clipped 3 | 4 |
+/// | 4 | agent | L | |
+/// | 4 | episode | episode | |
+/// | 4 | steps | β | |
+/// | 4 or 0 | Σr | | |
+/// | | U packed, u | θ, Λ packed | |
 ///
 /// All numbers are little-endian, values are `f32`.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,8 @@ pub enum Event {
     Summary(Summary),
     /// An episode began, and this is its model.
     Release(Release),
+    /// The last episode was closed, and the run is over.
+    End,
 }
 
 /// A summary as it came.
@@ -87,6 +89,7 @@ impl Release {
 const SUMMARY: u8 = 1;
 const RELEASE: u8 = 2;
 const CLIPPED: u8 = 3;
+const END: u8 = 4;
 
 impl Event {
     /// The event's bytes.
@@ -99,6 +102,7 @@ impl Event {
                 let kind = if *rewards == Rewards::Clipped { CLIPPED } else { RELEASE };
                 (kind, vec![*episode_len, *episode, beta.to_bits()], [theta, design])
             }
+            Self::End => return vec![END],
         };
         let words = numbers.into_iter().chain(values.into_iter().flatten().map(|value| value.to_bits()));
         [kind].into_iter().chain(words.flat_map(u32::to_le_bytes)).collect()
@@ -106,6 +110,9 @@ impl Event {
 
     /// The event of some bytes, for a dimension; none if they are no event of it.
     pub fn from_bytes(bytes: &[u8], dimension: usize) -> Option<Self> {
+        if bytes == [END] {
+            return Some(Self::End);
+        }
         let (kind, words) = bytes.split_first()?;
         let (words, []) = words.as_chunks::<4>() else { return None };
         let (numbers, values) = words.split_at_checked(words.len().checked_sub(packed_len(dimension) + dimension)?)?;

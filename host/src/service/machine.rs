@@ -180,7 +180,7 @@ pub struct Start {
 
 /// A stored event that cannot have happened in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("event {0} of the store is not one of this run")]
+#[error("event {0} of the store is not one of this run: restore the last backup")]
 pub struct RestoreError(u64);
 
 /// A service that is being told what was stored before it started, one event after the other.
@@ -268,6 +268,14 @@ impl Service {
                 }
                 // What was sent once is what is sent again.
                 self.release = Some(release);
+            }
+            Event::End => {
+                self.release.as_ref().ok_or(())?;
+                self.close_episode().map_err(drop)?;
+                if self.learner.model().is_some() {
+                    return Err(());
+                }
+                self.release = None;
             }
         }
         Ok(())
@@ -417,7 +425,7 @@ impl Service {
         (gram.passes + feature_sum.passes, gram.certified_gap.max(feature_sum.certified_gap))
     }
 
-    /// The learner's model becomes the one to be stored and sent.
+    /// The learner's model becomes the one to be stored and sent; after the last one it is stored that there is none.
     fn stage_release(&mut self) {
         match self.learner.model().map(|model| Release::of(&model)) {
             Some(release) => {
@@ -426,7 +434,7 @@ impl Service {
                     self.broadcast(release);
                 }
             }
-            None => self.release = None,
+            None => self.uncommitted.push(Event::End),
         }
     }
 
@@ -452,6 +460,7 @@ impl Service {
                     self.send(agent, &Message::Ack { episode });
                 }
                 Event::Release(release) => self.broadcast(release),
+                Event::End => self.release = None,
             }
         }
     }

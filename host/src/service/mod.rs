@@ -4,7 +4,7 @@
 //! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file,
 //! [`observed`] watched;
 //! [`config`] reads a configuration, [`setup`] makes a service of it and a store, [`worker`] gives it a clock and transports: [`tcp`], and
-//! with features of their names TLS, MQTT and serial ports. [`http`] shows its status. [`edge`] has virtual devices that talk to it as real ones do.
+//! with features of their names TLS, MQTT and serial ports. [`http`] shows its status, [`outage`] tells the log of lines that are away. [`edge`] has virtual devices that talk to it as real ones do.
 
 pub mod config;
 pub mod edge;
@@ -16,6 +16,7 @@ mod machine;
 #[cfg(feature = "mqtt")]
 pub mod mqtt;
 pub mod observed;
+pub mod outage;
 pub mod redb;
 #[cfg(feature = "serial")]
 pub mod serial;

@@ -16,6 +16,7 @@ use rumqttc::{TlsConfiguration, Transport};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::machine::{Dropped, Link};
+use super::outage::Outage;
 use super::stream::{Allowance, FRAME, Pauses};
 use super::tls::Connector;
 use super::worker::{Door, Peer, Receipt};
@@ -149,11 +150,12 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     let current = Arc::new(AtomicU64::new(u64::MAX));
     tokio::spawn(send(client, topics.clone(), outgoing, ordered, Arc::clone(&current)));
     let mut link = None;
-    let mut pauses = Pauses::new();
+    let (mut pauses, outage) = (Pauses::new(), Outage::new(format!("mqtt {}:{}", broker.host, broker.port)));
     loop {
         let goes_on = match connection.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {
                 pauses = Pauses::new();
+                outage.connected();
                 // First of all: who sees a model can be sure to be heard.
                 let _ = orders.send(Order::Subscribe);
                 link = door.connect(sender.clone(), Peer::Broker).await;
@@ -168,6 +170,9 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
                 publish.topic = Default::default();
                 let receipt = receipt(publish, link, &orders, &places);
                 let goes_on = receipt.is_some();
+                if !goes_on {
+                    outage.failed("the broker sends more than it was told that it may");
+                }
                 match (topic, receipt) {
                     (Some((true, agent)), Some(receipt)) => match admit(&mut allowances, agent, &payload) {
                         Ok(()) => drop(door.frame(link, payload.into(), Some(receipt)).await),
@@ -188,7 +193,10 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
                 goes_on
             }
             Ok(_) => true,
-            Err(_) => false,
+            Err(error) => {
+                outage.failed(error);
+                false
+            }
         };
         if !goes_on {
             connection.clean();

@@ -38,6 +38,10 @@ impl File {
     /// The file is no store, or another process has it open.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if !path.try_exists()? {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let directory = fs::File::open(parent.unwrap_or(Path::new(".")))?;
+            // One first start after the other. Not all file systems lock a directory; none replaces a file by a link.
+            let _ = directory.lock();
             // Under another name first: a crash in the middle must not leave half of a store, which nothing could open.
             let unfinished = path.with_extension("unfinished");
             match fs::remove_file(&unfinished) {
@@ -46,10 +50,12 @@ impl File {
             }
             // Its owner's alone: it has what devices sent, and the key of private noise.
             drop(Self::on(backend(fs::File::options().create_new(true).mode(0o600), &unfinished)?)?);
-            fs::rename(&unfinished, path)?;
+            match fs::hard_link(&unfinished, path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+                _ => fs::remove_file(&unfinished)?,
+            }
             // The name is not safe before its directory is.
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+            directory.sync_all()?;
         }
         Self::on(backend(&mut fs::File::options(), path)?)
     }

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use serial2_tokio::SerialPort;
 
+use super::outage::Outage;
 use super::stream::{Pauses, converse};
 use super::worker::Door;
 
@@ -44,12 +45,17 @@ impl Port {
 
 /// Serves the devices on a port for as long as the process lives: one that is unplugged is opened again when it is back.
 pub async fn serve(port: Port, door: Door) {
-    let mut pauses = Pauses::new();
+    let (mut pauses, outage) = (Pauses::new(), Outage::new(format!("serial {}", port.path)));
     loop {
-        if let Ok(opened) = port.open() {
-            pauses = Pauses::new();
-            let (reader, writer) = tokio::io::split(opened);
-            converse(reader, writer, &door, true).await;
+        match port.open() {
+            Ok(opened) => {
+                pauses = Pauses::new();
+                outage.connected();
+                let (reader, writer) = tokio::io::split(opened);
+                converse(reader, writer, &door, true).await;
+                outage.failed("the line broke");
+            }
+            Err(error) => outage.failed(format!("cannot be opened: {error}")),
         }
         pauses.pause().await;
     }

@@ -2,6 +2,7 @@
 
 use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{Identity, Seal};
+use serde::ser::{Error, Serializer};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -68,8 +69,17 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The store is of a run with other terms.
-    #[error("the store is of another run: {0}")]
+    #[error("the store is of another run: {0}; put the old value back, or start a new run in another directory")]
     Other(String),
+    /// The store has no terms yet.
+    #[error("the run has not begun")]
+    NotBegun,
+    /// What is stored as the terms is none.
+    #[error("the store's terms are damaged: {0}: restore the last backup")]
+    Terms(#[source] serde_json::Error),
+    /// The store is of another version.
+    #[error("the store has schema {0}, not {SCHEMA}: go on with the version that began the run")]
+    Schema(u64),
     /// The stored events do not fit.
     #[error(transparent)]
     Restore(#[from] RestoreError),
@@ -77,18 +87,18 @@ pub enum StartError {
     #[error("the system has no entropy: {0}")]
     Entropy(#[from] getrandom::Error),
     /// What is stored as the key is not a key.
-    #[error("the store's key is damaged")]
+    #[error("the store's key is damaged: restore the last backup")]
     Key,
     /// The stored number of the last start is damaged, or the largest that there is.
-    #[error("the store's number of its last start is damaged, or there is none after it")]
+    #[error("the store's number of its last start is damaged, or there is none after it: restore the last backup")]
     Boot,
     /// What is stored as an event is not one.
-    #[error("event {0} of the store is damaged")]
+    #[error("event {0} of the store is damaged: restore the last backup")]
     Damaged(u64),
 }
 
 /// The version of what is in a store.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// What a store must agree on with whoever opens it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,27 +112,47 @@ pub struct Terms {
     pub sealed: Vec<u32>,
     /// W.
     pub window: u32,
-    /// How it learns.
+    /// How it learns. What is about a simulated world has its default here, and is not stored.
+    #[serde(serialize_with = "learned")]
     pub config: Config,
 }
 
+/// The keys of a configuration that a service has, in their order.
+fn learned<S: Serializer>(config: &Config, serializer: S) -> Result<S::Ok, S::Error> {
+    let config = serde_json::to_value(config).map_err(S::Error::custom)?;
+    serializer.collect_map(["agents", "dim"].into_iter().chain(Config::LEARNED).map(|key| (key, &config[key])))
+}
+
 impl Terms {
+    fn new(config: &Config, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
+        let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
+        let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
+        let Config { arms, environment, attack, corrupt, .. } = Config::default();
+        let (dim, config) = (registry.dimension.into(), config.clone());
+        let config = Config { agents: agents.len(), dim, arms, environment, attack, corrupt, ..config };
+        config.check_learning()?;
+        if config.aggregator.is_simulated() {
+            let advice = "is for simulations alone; geometric-median is a rule for real devices";
+            return Err(ConfigError::new("aggregator", format!("{} {advice}", config.aggregator)));
+        }
+        Ok(Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config })
+    }
+
     /// The terms of a store.
     ///
     /// # Errors
     /// There are none, or they are of another schema.
     pub fn of(store: &dyn Store) -> Result<Self, StartError> {
-        let terms = Self::read(store)?.ok_or_else(|| StartError::Other("it has not begun".into()))?;
-        if terms.schema == SCHEMA {
-            Ok(terms)
-        } else {
-            Err(StartError::Other(format!("schema is {} there, not {SCHEMA}", terms.schema)))
-        }
+        Self::read(store)?.ok_or(StartError::NotBegun)
     }
 
     fn read(store: &dyn Store) -> Result<Option<Self>, StartError> {
-        let stored = store.value("terms")?.map(|stored| serde_json::from_slice(&stored));
-        stored.transpose().map_err(|error| StartError::Other(error.to_string()))
+        let Some(stored) = store.value("terms")? else { return Ok(None) };
+        let stored: serde_json::Value = serde_json::from_slice(&stored).map_err(StartError::Terms)?;
+        match stored["schema"].as_u64() {
+            Some(schema) if schema != u64::from(SCHEMA) => Err(StartError::Schema(schema)),
+            _ => Ok(Some(serde_json::from_value(stored).map_err(StartError::Terms)?)),
+        }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -147,18 +177,27 @@ impl Terms {
         {
             differences.push(format!("{key} is {value} there, not {}", others[key.as_str()]));
         }
-        for (name, own, other) in [
-            ("schema", self.schema, other.schema),
-            ("run", self.run, other.run),
-            ("window", self.window, other.window),
-            ("the number of devices", self.agents.len() as u32, other.agents.len() as u32),
-        ] {
+        for (name, own, other) in [("run", self.run, other.run), ("window", self.window, other.window)] {
             if own != other {
                 differences.push(format!("{name} is {own} there, not {other}"));
             }
         }
-        if differences.is_empty() { "other devices are enrolled".into() } else { differences.join("; ") }
+        if self.agents != other.agents {
+            differences.push("other devices are enrolled".into());
+        }
+        if self.sealed != other.sealed {
+            differences.push("other devices have sealed frames".into());
+        }
+        differences.join("; ")
     }
+}
+
+/// Whether a run can start, before it has a store.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn check(config: &Config, registry: &Registry, window: u32) -> Result<(), StartError> {
+    learner(&Terms::new(config, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
 }
 
 /// Starts a service on a store, or goes on where it was.
@@ -173,13 +212,13 @@ pub fn start(
     timing: Timing,
     now: u64,
 ) -> Result<Service, StartError> {
-    let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
-    let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
-    let config = Config { agents: agents.len(), dim: registry.dimension.into(), ..config.clone() };
-    config.check()?;
-    let terms = Terms { schema: SCHEMA, run: registry.run, agents, sealed, window: timing.window, config };
-    agree(store, &terms)?;
+    let terms = Terms::new(config, registry, timing.window)?;
+    let is_new = !agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
+    // Only now it is sure that the run can start; terms hold for good.
+    if is_new {
+        store.set_value("terms", &terms.to_bytes())?;
+    }
     let device = |device: &Enrolled| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
@@ -252,10 +291,12 @@ fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
     Ok(boot)
 }
 
-/// Writes the terms into a new store; refuses one with others.
-fn agree(store: &mut dyn Store, terms: &Terms) -> Result<(), StartError> {
-    let Some(stored) = Terms::read(store)? else { return Ok(store.set_value("terms", &terms.to_bytes())?) };
-    if stored == *terms { Ok(()) } else { Err(StartError::Other(stored.differences(terms))) }
+/// Whether a store has these terms; one with others is refused, and a new one has none.
+fn agree(store: &dyn Store, terms: &Terms) -> Result<bool, StartError> {
+    match Terms::read(store)? {
+        Some(stored) if stored != *terms => Err(StartError::Other(stored.differences(terms))),
+        stored => Ok(stored.is_some()),
+    }
 }
 
 fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<Learner, StartError> {
@@ -263,17 +304,16 @@ fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> R
     let seed = u64::from(*run);
     let setting = Setting { window: terms.window, ..config.setting()? };
     let enrolled = agents.iter().copied().map(AgentId);
-    let invalid = |error: crate::setting::SetupError| ConfigError::new("aggregator", error);
     let Some(plan) = config.plan(seed)? else {
         let controller = Controller::new(setting, enrolled, config.rule(seed)?, NoPrivacy::new);
-        return Ok(Learner::Plain(controller.map_err(invalid)?));
+        return Ok(Learner::Plain(controller.map_err(ConfigError::from)?));
     };
     let (groups, key) = (config.groups(seed)?, key()?);
     let controller = Controller::new(setting, enrolled, config.rule_on_units()?, |agents, _| match &groups {
         Some(groups) => Private::groups(plan, key, agents, groups),
         None => Private::agents(plan, key, agents),
     });
-    Ok(Learner::Private(controller.map_err(invalid)?))
+    Ok(Learner::Private(controller.map_err(ConfigError::from)?))
 }
 
 /// The key of a private run's noise: drawn once, and stored before it is used.

@@ -12,7 +12,7 @@ use super::worker::{Door, MAX_DIMENSION, MEANINGLESS, Peer};
 /// The longest frame.
 pub const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
 /// A stream that brings no whole frame for so long is closed; devices speak at least every 30 seconds.
-const SILENCE: Duration = Duration::from_secs(90);
+pub const SILENCE: Duration = Duration::from_secs(90);
 /// Frames that wait to be sent on one stream. A device that does not take them asks again later.
 const UNSENT: usize = 16;
 /// Frames that a peer may bring at once, and per second from then on.

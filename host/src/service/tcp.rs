@@ -41,7 +41,7 @@ pub async fn serve_tls(listener: TcpListener, acceptor: Acceptor, door: Door) {
 }
 
 /// Runs each new connection as a task, a limited number of them at a time.
-async fn accept<F: Future<Output = ()> + Send + 'static>(listener: TcpListener, run: impl Fn(TcpStream) -> F) {
+pub async fn accept<F: Future<Output = ()> + Send + 'static>(listener: TcpListener, run: impl Fn(TcpStream) -> F) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // A peer that is gone again, or too many open files: nothing that a pause does not mend.

@@ -10,12 +10,12 @@ use thiserror::Error;
 use super::attack::Attack;
 use super::environment::{Environment, RewardKind};
 use super::fleet::DIMENSIONS;
-use crate::admission::Level;
+use crate::admission::{Level, SettingError};
 use crate::aggregate::corrupted;
 use crate::names::{named, optional_text, text};
 use crate::privacy::calibration::{Budget, Mechanism, NoiseBound};
 use crate::schedule::Problem;
-use crate::setting::{Episodes, Setting};
+use crate::setting::{Episodes, Setting, SetupError};
 
 /// A run but for its seed. Read from a file, what is not there has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ use crate::setting::{Episodes, Setting};
 pub struct Config {
     /// N.
     pub agents: usize,
-    /// d, one of [`DIMENSIONS`].
+    /// d, one of [`DIMENSIONS`] in a simulation.
     pub dim: usize,
     /// How many actions a decision set has; `fixed-arms` has d, and a log has its own number.
     pub arms: usize,
@@ -149,6 +149,25 @@ impl AggregatorName {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
     }
 
+    /// Whether only a simulation has it: a service would know neither who is honest, nor what an agent alone has learned.
+    pub fn is_simulated(self) -> bool {
+        self.is_oracle() || self == Self::Solo
+    }
+
+    /// Whether it can do with what was said of rewards that are not simulated.
+    ///
+    /// # Errors
+    /// It must know their noise, and nothing was said.
+    pub(crate) fn check_noise(self, given: bool) -> Result<(), String> {
+        if given || !self.is_whitened() {
+            return Ok(());
+        }
+        Err(format!(
+            "{self} must know the noise of rewards, and would be wrong about who lies if it guessed: \
+             rewards = \"gaussian:R\" for R-sub-Gaussian noise, or \"bounded\" if they are in [-1, 1]"
+        ))
+    }
+
     /// Whether it compares residuals with their noise, so that R must be known.
     pub(crate) fn is_whitened(self) -> bool {
         match self {
@@ -235,6 +254,23 @@ impl ConfigError {
     }
 }
 
+impl From<SetupError> for ConfigError {
+    fn from(error: SetupError) -> Self {
+        let key = match error {
+            SetupError::EnrolledTwice(_) => "agents",
+            SetupError::Window(_) => "window",
+            SetupError::Setting(SettingError::EpisodeLen(_)) => "episode-len",
+            SetupError::Setting(SettingError::RewardBound(_)) => "rewards",
+            SetupError::Setting(SettingError::PrivacyNeedsBoundedRewards) => "privacy",
+            SetupError::Setting(SettingError::PrivacyCannotDrop) => "admission",
+            SetupError::Shape(_) => "dim",
+            SetupError::Rule(_) => "aggregator",
+            SetupError::FirstModel => "schedule",
+        };
+        Self::new(key, error)
+    }
+}
+
 fn fail(key: &'static str, reason: impl fmt::Display) -> Result<(), ConfigError> {
     Err(ConfigError::new(key, reason))
 }
@@ -243,60 +279,85 @@ fn fail(key: &'static str, reason: impl fmt::Display) -> Result<(), ConfigError>
 const DESIGN_CORRUPTION: f64 = 0.3;
 
 impl Config {
-    /// The keys that are about a simulated world, or follow from who is enrolled. All others are about how to learn, and a
-    /// service has them, too.
+    /// The keys that are about a simulated world, or follow from who is enrolled.
     pub const SIMULATED: [&str; 6] = ["agents", "dim", "arms", "environment", "attack", "corrupt"];
+    /// The keys about how to learn, which a service has, too.
+    pub const LEARNED: [&str; 15] = [
+        "steps",
+        "episode-len",
+        "first-episode",
+        "first-episodes",
+        "rewards",
+        "theta-norm",
+        "aggregator",
+        "design-corruption",
+        "admission",
+        "schedule",
+        "privacy",
+        "mechanism",
+        "noise-bound",
+        "delta",
+        "sigma",
+    ];
 
     /// Whether this can be run.
     ///
     /// # Errors
     /// The first thing that makes no sense, by its key.
     pub fn check(&self) -> Result<(), ConfigError> {
+        if !DIMENSIONS.contains(&self.dim) {
+            let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
+            let reason = format!("{} is not compiled in; take one of {}", self.dim, all.join(", "));
+            return fail("dim", reason + ", and fill up with zeros");
+        }
+        if self.arms == 0 || self.arms > MAX_ARMS {
+            return fail("arms", format!("must be from 1 to {MAX_ARMS}, not {}", self.arms));
+        }
+        if !(0.0..0.5).contains(&self.corrupt) {
+            let why = "from half of the agents on, nothing could tell who lies";
+            return fail("corrupt", format!("must be at least 0 and below 0.5, not {}: {why}", self.corrupt));
+        }
+        self.check_learning()
+    }
+
+    /// The same for real agents: of any dimension, and in no simulated world.
+    pub(crate) fn check_learning(&self) -> Result<(), ConfigError> {
         self.check_shape()?;
         self.check_problem()?;
         self.check_rule()?;
         self.rule(0).map(drop)
     }
 
-    /// How many, how large and how long.
+    /// How many and how long.
     fn check_shape(&self) -> Result<(), ConfigError> {
-        if !DIMENSIONS.contains(&self.dim) {
-            let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
-            let reason = format!("{} is not compiled in; take one of {}", self.dim, all.join(", "));
-            return fail("dim", reason + ", and fill up with zeros");
-        }
         if !(1..=MAX_AGENTS).contains(&self.agents) {
-            return fail("agents", format!("{} is not from 1 to {MAX_AGENTS}", self.agents));
-        }
-        if self.arms == 0 || self.arms > MAX_ARMS {
-            return fail("arms", format!("{} is not from 1 to {MAX_ARMS}", self.arms));
+            return fail("agents", format!("must be from 1 to {MAX_AGENTS}, not {}", self.agents));
         }
         if self.steps == 0 {
             return fail("steps", "there must be at least one step");
         }
         if let Some(length) = self.episode_len.filter(|length| !(1..=MAX_EPISODE_LEN).contains(length)) {
-            return fail("episode-len", format!("{length} is not from 1 to {MAX_EPISODE_LEN}"));
+            return fail("episode-len", format!("must be from 1 to {MAX_EPISODE_LEN}, not {length}"));
         }
         if let Some(first) = self.first_episode.filter(|first| *first == 0 || *first > self.longest()) {
-            return fail("first-episode", format!("{first} is not from 1 to the episode length {}", self.longest()));
+            return fail(
+                "first-episode",
+                format!("must be from 1 to the episode length {}, not {first}", self.longest()),
+            );
         }
         if let Some(starts) = self.first_episodes.filter(|starts| !(1..=MAX_EPISODE_LEN).contains(starts)) {
-            return fail("first-episodes", format!("{starts} is not from 1 to {MAX_EPISODE_LEN}"));
+            return fail("first-episodes", format!("must be from 1 to {MAX_EPISODE_LEN}, not {starts}"));
         }
         Ok(())
     }
 
     /// What is assumed of agents and rewards.
     fn check_problem(&self) -> Result<(), ConfigError> {
-        if !(0.0..0.5).contains(&self.corrupt) {
-            let why = "from half of the agents on, nothing could tell who lies";
-            return fail("corrupt", format!("{} is not from 0 to below 0.5: {why}", self.corrupt));
-        }
         if let Some(share) = self.design_corruption.filter(|share| !(0.0..0.5).contains(share)) {
-            return fail("design-corruption", format!("{share} is not from 0 to below 0.5"));
+            return fail("design-corruption", format!("must be at least 0 and below 0.5, not {share}"));
         }
         if !(self.theta_norm > 0.0 && self.theta_norm.is_finite()) {
-            return fail("theta-norm", format!("{} is no positive number", self.theta_norm));
+            return fail("theta-norm", format!("must be positive, not {}", self.theta_norm));
         }
         if self.rewards == RewardKind::Bounded && self.theta_norm > 1.0 {
             return fail(
@@ -305,10 +366,10 @@ impl Config {
             );
         }
         if !(self.delta > 0.0 && self.delta < 1.0) {
-            return fail("delta", format!("{} is not between 0 and 1", self.delta));
+            return fail("delta", format!("must be between 0 and 1, not {}", self.delta));
         }
         if let Some(sigma) = self.sigma.filter(|sigma| !(0.0..=2.0).contains(sigma)) {
-            return fail("sigma", format!("{sigma} is not from 0 to 2"));
+            return fail("sigma", format!("must be from 0 to 2, not {sigma}"));
         }
         Ok(())
     }
@@ -451,24 +512,7 @@ mod tests {
     /// A service must not take a new key for one of its own unseen.
     #[test]
     fn every_key_is_simulated_or_learned() {
-        let learned = [
-            "steps",
-            "episode-len",
-            "first-episode",
-            "first-episodes",
-            "rewards",
-            "theta-norm",
-            "aggregator",
-            "design-corruption",
-            "admission",
-            "schedule",
-            "privacy",
-            "mechanism",
-            "noise-bound",
-            "delta",
-            "sigma",
-        ];
-        let mut keys: Vec<_> = Config::SIMULATED.into_iter().chain(learned).collect();
+        let mut keys: Vec<_> = Config::SIMULATED.into_iter().chain(Config::LEARNED).collect();
         keys.sort_unstable();
         let config = serde_json::to_value(Config::default()).unwrap();
         let mut all: Vec<_> = config.as_object().unwrap().keys().collect();

@@ -31,27 +31,13 @@ impl Default for Experiment {
 }
 
 impl Experiment {
-    /// Whether some aggregators can do with what was said of rewards that are not simulated.
-    ///
-    /// # Errors
-    /// One must know their noise, and nothing was said.
-    pub(crate) fn check_noise(&self, aggregators: &[AggregatorName]) -> Result<(), String> {
-        match aggregators.iter().find(|aggregator| aggregator.is_whitened() && !self.noise_given) {
-            None => Ok(()),
-            Some(name) => Err(format!(
-                "{name} must know the noise of rewards, and would be wrong about who lies if it guessed: \
-                 rewards = \"gaussian:R\" for R-sub-Gaussian noise, or \"bounded\" if they are in [-1, 1]"
-            )),
-        }
-    }
-
     /// A job for each aggregator and seed.
     ///
     /// # Errors
     /// The rewards of a log have a noise that an aggregator must know, and it was not said.
     pub fn jobs(&self) -> Result<Vec<Job>, String> {
         if matches!(self.config.environment, Environment::Replay(_)) {
-            self.check_noise(&self.aggregators)?;
+            self.aggregators.iter().try_for_each(|aggregator| aggregator.check_noise(self.noise_given))?;
         }
         let config = |aggregator: &AggregatorName| Config { aggregator: *aggregator, ..self.config.clone() };
         let pairs =
@@ -121,7 +107,7 @@ fn list<T, E: std::fmt::Display>(
 }
 
 /// The first line of a file that sets a key.
-fn line(text: &str, key: &str) -> usize {
+pub(crate) fn line(text: &str, key: &str) -> usize {
     let sets = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
     text.lines().position(sets).map_or(1, |index| index + 1)
 }

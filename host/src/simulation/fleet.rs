@@ -129,6 +129,7 @@ macro_rules! for_dimensions {
         $of! { 1 2 3 4 5 6 8 10 12 16 24 32 48 64 }
     };
 }
+#[cfg(feature = "service")]
 pub(crate) use for_dimensions;
 
 macro_rules! by_dimension {

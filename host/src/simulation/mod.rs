@@ -35,6 +35,8 @@ pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
 pub use environment::{Environment, RewardKind};
 #[cfg(feature = "service")]
 pub(crate) use environment::{Scene, World};
+#[cfg(feature = "service")]
+pub(crate) use experiment::line;
 pub use experiment::{Experiment, table};
 pub use fleet::DIMENSIONS;
 #[cfg(feature = "service")]

@@ -143,9 +143,7 @@ impl<'a> Simulation<'a> {
         privatise: impl FnOnce(usize, usize) -> Result<P, E>,
     ) -> Result<Counts, ConfigError> {
         let enrolled = (0..self.corrupted.len()).map(|agent| AgentId(agent as u32));
-        let invalid = |error: &dyn std::fmt::Display| ConfigError::new("aggregator", error);
-        let mut controller =
-            Controller::new(self.setting, enrolled, rule, privatise).map_err(|error| invalid(&error))?;
+        let mut controller = Controller::new(self.setting, enrolled, rule, privatise)?;
         while let Some(model) = controller.model() {
             let (episode, estimate) = (model.episode, controller.estimate());
             let conduct = attackers.conduct(episode);
@@ -155,24 +153,23 @@ impl<'a> Simulation<'a> {
             for (row, conduct) in conduct.iter().enumerate() {
                 self.messages += attackers.send(&*self.fleet, &mut controller, episode, row, *conduct);
             }
-            controller.close_episode().map_err(|error| invalid(&error))?;
+            controller.close_episode().map_err(SetupError::from)?;
         }
         Ok(controller.counts().clone())
     }
 
     /// Every agent by itself, with its own sums.
     fn alone(&mut self) -> Result<Counts, ConfigError> {
-        let invalid = |error: &dyn std::fmt::Display| ConfigError::new("aggregator", error);
         let mut rule = self.config.rule_on_units()?;
         let d = self.config.dim;
-        let mut sums = (0..self.corrupted.len()).map(|_| Streams::zeros(1, d)).collect::<Result<Vec<_>, _>>();
-        let sums = sums.as_mut().map_err(|error| invalid(error))?;
+        let sums = (0..self.corrupted.len()).map(|_| Streams::zeros(1, d)).collect::<Result<Vec<_>, _>>();
+        let mut sums = sums.map_err(SetupError::from)?;
         let mut attackers = self.attackers()?;
         let mut counts = Counts::default();
         let mut own: Vec<Parameters> = Vec::new();
         for episode in 1..=self.setting.episodes.count() {
             for (row, sums) in sums.iter().enumerate() {
-                let estimate = rule.estimate(sums, episode).map_err(|error| invalid(&error))?;
+                let estimate = rule.estimate(sums, episode).map_err(SetupError::from)?;
                 counts.repaired += u64::from(estimate.raised > 0);
                 match (estimate.parameters, own.get_mut(row)) {
                     (Some(parameters), Some(own)) => *own = parameters,

@@ -243,7 +243,7 @@ fn options_that_do_not_fit_are_refused() {
     ] {
         refuses(options, &file, 2, sentence);
     }
-    refuses("--rule mean", &Scratch::new("points.txt", "1\n"), 2, "a file of points is named .npy or .csv");
+    refuses("--rule mean", &Scratch::new("points.txt", "1\n"), 2, "FILE must end in .npy or .csv");
     assert!(point("--rule geometric-median --tolerance abs:1e-6", &file).iter().all(|x| x.is_finite()));
 }
 

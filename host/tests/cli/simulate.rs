@@ -132,12 +132,12 @@ fn options_go_before_variables_and_these_before_files() {
 fn senseless_options_are_refused_with_a_sentence() {
     let here = Directory::new("options");
     for (options, sentence) in [
-        ("--corrupt 0.5", "corrupt: 0.5 is not from 0 to below 0.5"),
-        ("--corrupt -0.1", "corrupt: -0.1 is not from 0"),
-        ("--episode-len 0", "episode-len: 0 is not from 1 to 65536"),
+        ("--corrupt 0.5", "corrupt: must be at least 0 and below 0.5, not 0.5"),
+        ("--corrupt -0.1", "corrupt: must be at least 0 and below 0.5, not -0.1"),
+        ("--episode-len 0", "episode-len: must be from 1 to 65536, not 0"),
         ("--dim 7", "dim: 7 is not compiled in; take one of 1, 2, 3"),
-        ("--agents 0", "agents: 0 is not from 1"),
-        ("--arms 0", "arms: 0 is not from 1"),
+        ("--agents 0", "agents: must be from 1 to 10000000, not 0"),
+        ("--arms 0", "arms: must be from 1 to 1000000, not 0"),
         ("--steps 0", "steps: there must be at least one step"),
         ("--agents many", "agents"),
         ("--attack nonsense", "no attack is called 'nonsense'; there are none, sign-flip"),
@@ -169,7 +169,12 @@ fn senseless_files_are_refused_with_their_line() {
     here.file("broken.toml", "agents = = 1\n");
     refuses(&here.0, "simulate --config unknown.toml", 78, "unknown.toml:3: no key is called agnets");
     refuses(&here.0, "simulate --config kind.toml", 78, "kind.toml:2: dim");
-    refuses(&here.0, "simulate --config half.toml", 78, "half.toml: corrupt: 0.5");
+    refuses(
+        &here.0,
+        "simulate --config half.toml",
+        78,
+        "half.toml: corrupt: must be at least 0 and below 0.5, not 0.5",
+    );
     refuses(&here.0, "simulate --config broken.toml", 78, "line 1");
     refuses(&here.0, "simulate --config absent.toml", 74, "absent.toml");
     here.file("long.csv", "step,x_1,x_2,reward\n1,1,1,0\n");
@@ -246,7 +251,7 @@ fn a_sweep_can_be_split_stopped_and_merged() {
         refuses(&here.0, arguments, code, sentence);
     }
     here.file("bad.toml", "agents = 10\n[[grid]]\ncorrupt = [0.1, 0.7]\n");
-    refuses(&here.0, "sweep --config bad.toml --out x", 78, "corrupt: 0.7");
+    refuses(&here.0, "sweep --config bad.toml --out x", 78, "corrupt: must be at least 0 and below 0.5, not 0.7");
     for (file, grid) in [("number.toml", "grid = 1"), ("mixed.toml", "grid = [{ corrupt = 0.1 }, \"corrupt\"]")] {
         here.file(file, grid);
         refuses(&here.0, &format!("sweep --config {file} --out x"), 78, &format!("{file}: write grids as [[grid]]"));

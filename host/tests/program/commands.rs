@@ -238,6 +238,23 @@ fn status_answers_whether_a_service_runs_or_not() {
     assert_eq!(here.json("status --dir fleet --json")["service"], format!("http://{}", service.http));
 }
 
+/// Whoever is asked, and however often it is started again.
+#[test]
+fn a_run_that_is_over_stays_over() {
+    let here = Fleet::new("over", 2);
+    here.configure("steps = 12\nepisode-len = 4");
+    let is_over = |status: &Value| status["episode"].is_null() && status["history"].as_array().unwrap().len() == 3;
+    let service = here.serve();
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 2 --episodes 3", service.devices[0]));
+    let over = service.wait_for(is_over);
+    drop(service);
+    let stopped = here.json("status --dir fleet --json");
+    assert!(is_over(&stopped) && stopped["history"] == over["history"], "{stopped}");
+    assert!(here.stdout("status --dir fleet").contains("all 3 are over"));
+    here.serve().wait_for(is_over);
+    assert_eq!(here.stored().len(), 6);
+}
+
 /// What is exported is what is stored, in both formats.
 #[test]
 fn exports_are_what_the_store_has() {
@@ -246,7 +263,11 @@ fn exports_are_what_the_store_has() {
     here.stdout("enroll --dir fleet --count 1 --sealed");
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();
-    here.refuses("export --dir fleet --what releases", 74, "stop the service first");
+    here.refuses(
+        "export --dir fleet --what releases",
+        74,
+        "another process has this run open: stop that service first",
+    );
     here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 1", service.devices[0]));
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
@@ -272,7 +293,7 @@ fn exports_are_what_the_store_has() {
             Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) => {
                 Some([&[agent.0 as f32, *episode as f32, *steps as f32, *reward_sum], &**gram, &**feature_sum].concat())
             }
-            Event::Release(_) => None,
+            _ => None,
         })
         .collect();
     let mut lines = messages.lines().skip(1);
@@ -284,6 +305,7 @@ fn exports_are_what_the_store_has() {
     let mut models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let head = models.remove(0);
     assert_eq!((&head["config"]["privacy"], &head["config"]["dim"]), (&"4,0.000001".into(), &2.into()));
+    assert!(head["config"].get("attack").is_none(), "nothing of a simulated world: {head}");
     assert_eq!(head["run"], here.json("status --dir fleet --json")["run"]);
     assert_eq!(format!("fedbandit {}", head["version"].as_str().unwrap()), here.stdout("--version").trim());
     let releases: Vec<&Release> = stored
@@ -305,7 +327,7 @@ fn exports_are_what_the_store_has() {
 fn enrolment_is_careful() {
     let here = Fleet::empty("enrolment");
     here.refuses("enroll --dir fleet", 2, "the first devices need --dim D");
-    here.refuses("enroll --dir fleet --dim 7", 2, "--dim is one of");
+    here.refuses("enroll --dir fleet --dim 65", 2, "--dim must be from 1 to 64, not 65");
     here.refuses("revoke --dir fleet 1", 78, "no device is enrolled");
     assert!(here.stdout("enroll --dir fleet --dim 4 --run 9 --count 2").contains("enrolled 1 to 2 of run 9"));
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
@@ -316,7 +338,7 @@ fn enrolment_is_careful() {
     fs::write(&file, registry.replace("\"agent\": 4,", "\"agent\": 4294967295,")).unwrap();
     here.refuses("enroll --dir fleet", 65, "device 4294967295 is enrolled, and numbers end");
     fs::write(&file, registry).unwrap();
-    assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices are, 25 %"));
+    assert!(here.stdout("revoke --dir fleet 2").contains("revoked: 1 of 4 devices (25 %) now are."));
     // Once a run has begun, its devices are fixed; the store remembers its terms.
     here.configure("episode-len = 32");
     drop(here.serve());
@@ -325,13 +347,22 @@ fn enrolment_is_careful() {
     }
     here.refuses("enroll --dir fleet", 2, "the run has begun");
     here.configure("episode-len = 16");
-    here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16");
+    here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16; put the old value back");
     for (more, sentence) in [
         ("agents = 5", "agents: it is about a simulated world"),
-        ("episode-len = 0", "episode-len: 0 is not from 1"),
-        ("nonsense = 5", "no key is called nonsense"),
+        ("episode-len = 0", "episode-len: must be from 1 to 65536, not 0"),
+        ("nonsense = 5", "no key is called nonsense; there are dir, "),
+        ("seeds = [1]", "no key is called seeds; there are dir, "),
+        ("aggregator = \"oracle\"", "aggregator: oracle is for simulations alone"),
+        ("aggregator = \"solo\"", "aggregator: solo is for simulations alone"),
+        (
+            "aggregator = \"whitened-oracle\"\nrewards = \"bounded\"",
+            "aggregator: whitened-oracle is for simulations alone",
+        ),
+        ("aggregator = [\"krum\", \"mean\"]", "aggregator: a service has one, not a list"),
         ("privacy = \"4,1e-6\"", "privacy: it needs bounded rewards"),
         ("window = -1", "window: a whole number"),
+        ("window = 64", "window: must be from 0 to 63"),
         ("aggregator = \"whitened-filter\"", "whitened-filter must know the noise of rewards"),
     ] {
         here.configure(more);
@@ -339,12 +370,53 @@ fn enrolment_is_careful() {
     }
     here.configure("episode-len = 32");
     let service = here.serve();
-    here.refuses("serve --config controller.toml", 74, "run.redb");
+    here.refuses(
+        "serve --config controller.toml",
+        74,
+        "run.redb: another process has this run open: stop that service first",
+    );
     let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
     here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs to know the other devices");
     here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
     here.refuses("device --connect localhost:1 --identities fleet/devices", 2, "tcp://HOST:PORT");
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
+}
+
+/// A configuration that cannot start is named, and changes nothing: more devices can be enrolled.
+#[test]
+fn a_failed_first_start_is_no_start() {
+    let here = Fleet::new("first-start", 2);
+    for (more, sentence) in [
+        ("window = 100", "controller.toml: window: must be from 0 to 63"),
+        ("aggregator = \"krum\"", "controller.toml: aggregator: krum of 2 points cannot bear"),
+        ("aggregator = \"solo\"", "controller.toml: aggregator: solo is for simulations alone"),
+    ] {
+        here.configure(more);
+        here.refuses("serve --config controller.toml", 78, sentence);
+        here.refuses("status --dir fleet", 78, "devices are enrolled, and the run has not begun");
+    }
+    here.stdout("enroll --dir fleet --count 1");
+    here.configure("window = 4\naggregator = \"krum\"");
+    drop(here.serve());
+    here.refuses("enroll --dir fleet", 2, "the run has begun");
+    // A store that a crash left before its run began.
+    let path = here.path().join("fleet/run.redb");
+    fs::remove_file(&path).unwrap();
+    drop(File::open(&path).unwrap());
+    here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
+    here.refuses("export --dir fleet --what releases", 65, "the run has not begun");
+}
+
+/// A firmware may be compiled for dimensions that virtual devices are not.
+#[test]
+fn fleets_have_any_dimension() {
+    let here = Fleet::empty("dimension");
+    here.stdout("enroll --dir fleet --dim 7 --count 2");
+    here.configure("");
+    let service = here.serve();
+    service.wait_for(|status| status["episode"] == 1);
+    let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
+    here.refuses(&device, 2, "virtual devices have one of [");
 }
 
 /// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
@@ -357,8 +429,13 @@ fn what_is_lost_of_a_directory() {
         ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.path().join("fleet").join(name));
     let [secret, flashed] = [&master, &blob].map(|file| fs::read(file).unwrap());
     fs::remove_file(&master).unwrap();
-    here.refuses("serve --config controller.toml", 74, "master.key");
+    here.refuses("serve --config controller.toml", 74, "master.key: missing: restore it from the backup");
     assert!(!master.exists());
+    fs::write(&master, [0; 31]).unwrap();
+    here.refuses("serve --config controller.toml", 65, "master.key: not a master key of 32 bytes: restore the backup");
+    fs::write(&blob, [0; 51]).unwrap();
+    let device = "device --connect tcp://127.0.0.1:1 --identities fleet/devices --first 2";
+    here.refuses(device, 65, "agent-2.blob: not an identity of 52 bytes; fedbandit enroll writes one");
     fs::write(&master, secret).unwrap();
     fs::remove_file(&registry).unwrap();
     fs::remove_file(&blob).unwrap();

@@ -53,6 +53,7 @@ impl Known {
                             self.releases += 1;
                             assert_eq!(release.episode, self.releases, "one release per episode");
                         }
+                        Event::End => panic!("there are more episodes than time"),
                     }
                     self.log.push(bytes.to_vec());
                 }

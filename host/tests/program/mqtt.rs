@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::{fs, thread};
 
@@ -43,6 +43,10 @@ fn a_fleet_learns_through_a_broker() {
     assert!(hashed.success());
     let broker = Broker::start(&fleet, "allow_anonymous false\npassword_file passwords\nacl_file acl");
     let url = |user: &str| broker.url().replace("//", &format!("//{user}:secret-{user}@"));
+    configure(&fleet, &url("stranger"), "steps = 4096");
+    let complaint = fleet.serve_and_log("warn", Stdio::piped()).process.complaint();
+    assert!(complaint.contains(&format!("mqtt 127.0.0.1:{}: ", broker.port)), "{complaint}");
+    assert!(!complaint.contains("secret") && complaint.ends_with("; trying again"), "{complaint}");
     configure(&fleet, &url("controller"), "steps = 4096");
     let service = fleet.serve();
     assert_eq!(service.devices[1], broker.url(), "without the password");
@@ -166,6 +170,9 @@ fn brokers_with_tls() {
     certificate::write(fleet.path(), "other");
     let broker = Broker::start(&fleet, &format!("{ANYBODY}\ncertfile our-cert.pem\nkeyfile our-key.pem"));
     let url = broker.url().replace("mqtt:", "mqtts:");
+    configure(&fleet, &url, "mqtt-ca = \"other-ca.pem\"");
+    let complaint = fleet.serve_and_log("warn", Stdio::piped()).process.complaint();
+    assert!(complaint.contains("invalid peer certificate"), "{complaint}");
     configure(&fleet, &url, "mqtt-ca = \"our-ca.pem\"");
     let service = fleet.serve();
     let complaint = fleet.devices(&url, "--ca other-ca.pem").complaint();

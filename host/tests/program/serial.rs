@@ -1,7 +1,10 @@
 //! Devices on serial ports, which are pairs of pseudo-terminals here.
 
+use std::fs::{self, File};
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use crate::fleet::{Fleet, Process, wait_until};
 
@@ -26,7 +29,7 @@ fn boards_on_cables_take_part() {
     let service = fleet.serve();
     assert_eq!(service.devices[1], format!("serial://{path}/controller-1:115200"));
     // What a board says before it starts is no frame.
-    let mut line = std::fs::OpenOptions::new().write(true).open(format!("{path}/device-1")).unwrap();
+    let mut line = fs::OpenOptions::new().write(true).open(format!("{path}/device-1")).unwrap();
     line.write_all(b"boot v1.2\r\nready\r\n").unwrap();
     drop(line);
     let arguments = "--episodes 30 --patience 600000 --first";
@@ -54,7 +57,40 @@ fn what_is_no_port_is_said() {
         fleet.configure(&format!("serial = {serial}"));
         fleet.refuses("serve --config controller.toml", 78, sentence);
     }
+    let gateway = "gateway --connect tcp://127.0.0.1:1 --serial";
+    fleet.refuses(&format!("{gateway} /dev/ttyUSB0:fast"), 2, "--serial /dev/ttyUSB0:fast: a serial port is PATH:BAUD");
     let device = "device --identities fleet/devices --connect serial://";
     fleet.refuses(&format!("{device}/dev/ttyUSB0 --count 2"), 2, "--count is 1 on a serial port");
     fleet.refuses(&format!("{device}/dev/ttyUSB0:0"), 2, "a serial port is PATH:BAUD");
+}
+
+/// A port that is not there is told once, and again when it comes; a gateway says the same.
+#[test]
+fn ports_that_are_away_are_told_once() {
+    let fleet = Fleet::new("serial-away", 2);
+    let path = fleet.path().display().to_string();
+    fleet.configure(&format!("serial = [\"{path}/controller-1:9600\"]"));
+    let log = fleet.path().join("log");
+    let service = fleet.serve_and_log("info", File::create(&log).unwrap().into());
+    let told = |words: &str| {
+        let log = fs::read_to_string(&log).unwrap();
+        log.lines().filter(|line| line.contains(&format!("serial {path}/controller-1: {words}"))).count()
+    };
+    wait_until("it is told", || told("cannot be opened: ") == 1);
+    // It was tried again meanwhile.
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(told("cannot be opened: "), 1);
+    let _cable = cable(&fleet, 1);
+    wait_until("it is told", || told("connected") == 1);
+    drop(service);
+    for (arguments, sentence) in [
+        (format!("--serial {path}/nowhere:9600 --connect tcp://127.0.0.1:1"), "nowhere:9600: cannot be opened: "),
+        (format!("--serial {path}/controller-1 --connect tcp://127.0.0.1:1"), "tcp://127.0.0.1:1: Connection refused"),
+    ] {
+        let mut gateway = fleet.command(&format!("gateway --log warn {arguments}"));
+        let gateway = Process(gateway.stderr(Stdio::piped()).spawn().unwrap());
+        let _board = sentence.starts_with("tcp").then(|| fleet.devices(&format!("serial://{path}/device-1"), ""));
+        let complaint = gateway.complaint();
+        assert!(complaint.contains(sentence) && complaint.ends_with("; trying again"), "{complaint}");
+    }
 }

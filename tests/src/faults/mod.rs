@@ -315,9 +315,10 @@ impl World {
         let Some(controller) = &self.controller else { return Ok(()) };
         let mut copy = self.oracle.copy()?;
         let again = start(&mut copy, &self.config, &self.registry, &self.master, self.timing, 0);
-        let mut again = again.map_err(|error| format!("the list is refused: {error}"))?;
-        // The run was over; its last episode is closed again.
-        again.tick(u64::MAX).map_err(|error| error.to_string())?;
+        let again = again.map_err(|error| format!("the list is refused: {error}"))?;
+        if !again.is_over() {
+            return Err("replayed, the list goes on".into());
+        }
         let bits = |service: &Service| -> Vec<u64> {
             let streams = service.learner().streams();
             streams.gram.values().iter().chain(streams.feature_sum.values()).map(|x| x.to_bits()).collect()
@@ -594,6 +595,7 @@ fn terms(config: &Config, registry: &Registry, timing: Timing) -> Result<Terms, 
     Ok(Terms {
         agents: registry.devices.iter().map(|device| device.agent).collect(),
         window: timing.window,
+        episodes: setting.episodes.count(),
         admission,
         plan,
     })

@@ -36,6 +36,8 @@ pub struct Oracle {
     /// The same as events.
     summaries: BTreeSet<(u32, u32)>,
     releases: Vec<Release>,
+    /// Whether the end of the run is among them.
+    is_over: bool,
     /// V_i and v_i, by row: sums over the list, in its order.
     sums: Vec<Vec<f64>>,
     /// The sums that the running episode's model is made of.
@@ -55,6 +57,8 @@ pub struct Terms {
     pub agents: Vec<u32>,
     /// W.
     pub window: u32,
+    /// K.
+    pub episodes: u32,
     /// What may count.
     pub admission: Admission,
     /// How streams are private, if they are.
@@ -83,6 +87,7 @@ impl Oracle {
             value_in_flight: None,
             summaries: BTreeSet::new(),
             releases: Vec::new(),
+            is_over: false,
             released_sums: rows.clone(),
             sums: rows,
             noisy: BTreeMap::new(),
@@ -110,6 +115,9 @@ impl Oracle {
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         let event = Event::from_bytes(bytes, D).ok_or("what was stored is no event")?;
+        if self.is_over {
+            return Err(format!("after the end {event:?} is stored"));
+        }
         match event {
             Event::Summary(summary) => {
                 let Summary { episode, steps, reward_sum, ref gram, ref feature_sum, .. } = summary;
@@ -134,6 +142,16 @@ impl Oracle {
                 }
                 self.releases.push(release);
                 self.released_sums.clone_from(&self.sums);
+            }
+            Event::End => {
+                if self.releases.len() as u32 != self.terms.episodes {
+                    return Err(format!(
+                        "the run ends after {} of {} episodes",
+                        self.releases.len(),
+                        self.terms.episodes
+                    ));
+                }
+                self.is_over = true;
             }
         }
         Ok(())
@@ -221,6 +239,9 @@ impl Oracle {
     /// The service has stored all that it had to.
     pub fn settled(&mut self, service: &Service) -> Result<(), Wrong> {
         self.verdict()?;
+        if service.is_over() != self.is_over {
+            return Err("the service and its store do not agree whether the run is over".into());
+        }
         let streams = service.learner().streams();
         let rows: Vec<Vec<f64>> = streams
             .gram
