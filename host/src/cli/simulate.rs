@@ -62,7 +62,7 @@ impl Args {
         let records = run_with_progress(&jobs, &|_, _| {})?;
         if self.json {
             let runs: Vec<&Outcome> = records.iter().map(|record| &record.outcome).collect();
-            return print_result(&serde_json::json!({ "runs": runs }), serde_json::json!(experiment.config));
+            return print_result(&serde_json::json!({ "runs": runs }), experiment.keys());
         }
         write(&report::text_table(&records[..main].iter().collect::<Vec<_>>()).trim_end())?;
         let directory = self.report.or(demonstration.then(|| "report".into()));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::attack::Attack;
-use super::environment::{Environment, RewardKind};
+use super::environment::{Environment, MAX_REWARD, RewardKind};
 use super::fleet::DIMENSIONS;
 use crate::admission::{Level, SettingError};
 use crate::aggregate::corrupted;
@@ -356,8 +356,8 @@ impl Config {
         if let Some(share) = self.design_corruption.filter(|share| !(0.0..0.5).contains(share)) {
             return fail("design-corruption", format!("must be at least 0 and below 0.5, not {share}"));
         }
-        if !(self.theta_norm > 0.0 && self.theta_norm.is_finite()) {
-            return fail("theta-norm", format!("must be positive, not {}", self.theta_norm));
+        if !(self.theta_norm > 0.0 && self.theta_norm <= MAX_REWARD) {
+            return fail("theta-norm", format!("must be positive and at most {MAX_REWARD:e}, not {}", self.theta_norm));
         }
         if self.rewards == RewardKind::Bounded && self.theta_norm > 1.0 {
             return fail(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::batch::Job;
 use super::config::{AggregatorName, Config};
@@ -31,6 +31,14 @@ impl Default for Experiment {
 }
 
 impl Experiment {
+    /// All keys, as a file can have them.
+    pub fn keys(&self) -> Value {
+        let mut keys = json!(self.config);
+        keys["aggregator"] = self.aggregators.iter().map(ToString::to_string).collect();
+        keys["seeds"] = json!(self.seeds);
+        keys
+    }
+
     /// A job for each aggregator and seed.
     ///
     /// # Errors

@@ -85,6 +85,8 @@ fn json_has_the_keys_that_programs_rely_on() {
     }
     let private = json(&here.0, &format!("simulate {SMALL} --rewards bounded --privacy 4,1e-6 --aggregator mean"));
     assert_eq!(private["runs"][0]["privacy"], "4,0.000001");
+    assert_eq!(private["config"]["aggregator"], serde_json::json!(["mean"]));
+    assert_eq!(private["config"]["seeds"], serde_json::json!([1, 2]));
 }
 
 /// The README's first command: its table is what the README shows, and its report needs nothing else.
@@ -148,6 +150,8 @@ fn senseless_options_are_refused_with_a_sentence() {
         ("--privacy 4,1e-6", "privacy: it needs bounded rewards"),
         ("--privacy 4 --rewards bounded", "privacy is MU,NU"),
         ("--rewards bounded --theta-norm 2", "theta-norm: 2 gives rewards beyond 1"),
+        ("--theta-norm 1e30", "theta-norm: must be positive and at most 1e15"),
+        ("--rewards gaussian:1e30", "rewards are gaussian:R with a noise level R from 0 to 1e15"),
         ("--seeds one", "a seed is a whole number"),
         ("--nonsense", "unexpected argument '--nonsense'"),
     ] {
