@@ -54,8 +54,8 @@ pub(super) struct Args {
     /// For how many episodes they live.
     #[arg(long, value_name = "K", default_value_t = 20)]
     episodes: u32,
-    /// How long they wait for a new model before they go on with the last, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 5_000)]
+    /// How long they wait for a new model before they go on with the last, in milliseconds: longer than the deadline of episodes.
+    #[arg(long, value_name = "MS", default_value_t = 90_000)]
     patience: u64,
     /// What they meet: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE.
     #[arg(long, value_name = "NAME", default_value_t = Environment::Ball)]

@@ -16,12 +16,13 @@ use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::worker::{self, Door, MAX_DIMENSION, ServeError};
 use fedbandit::service::{Service, Status};
 use fedbandit::simulation::{Attack, Config, Logs};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
 use super::status::unreadable;
-use super::transport::{self, Target, Transports};
+use super::transport::{self, Bound, Target, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
 const HELP: &str = "\
@@ -84,6 +85,8 @@ impl Args {
         // Before there is a store: from then on nobody can be enrolled.
         let checked = check(&settings.learning, &registry, settings.timing.window);
         checked.map_err(|error| Failure::Config(format!("{}: {error}", file.display())))?;
+        let runtime = tokio::runtime::Runtime::new()?;
+        let bound = runtime.block_on(bind(settings.transports, settings.http))?;
         let path = settings.directory.store();
         let failed = |error: StartError| match error {
             StartError::Store(error) => unreadable(&error).about(path.display()),
@@ -91,9 +94,8 @@ impl Args {
         };
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
         let service = start(&mut store, &settings.learning, &registry, &master, settings.timing, 0).map_err(failed)?;
-        let runtime = tokio::runtime::Runtime::new()?;
-        let Settings { directory, transports, http, .. } = settings;
-        runtime.block_on(listen(transports, http, service, Box::new(store), &registry, |door, _, (http, name)| {
+        let directory = settings.directory;
+        runtime.block_on(listen(bound, service, Box::new(store), &registry, |door, _, (http, name)| {
             directory.write_service(http, name)?;
             tokio::spawn(watch_registry(directory, door));
             Ok(())
@@ -150,7 +152,8 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     ))?;
     let runtime = tokio::runtime::Runtime::new()?;
     let any = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
-    runtime.block_on(listen(any, page, service, Box::new(store), &registry, |_, address, _| {
+    let bound = runtime.block_on(bind(any, page))?;
+    runtime.block_on(listen(bound, service, Box::new(store), &registry, |_, address, _| {
         for device in edges {
             let target = Target::Tcp(address.to_string());
             tokio::spawn(device::live(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
@@ -159,18 +162,21 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     }))
 }
 
-/// Binds, says where, and serves until the end; `started` gets the way to the service, where devices connect, and where
+/// Where devices connect, and the page.
+async fn bind(transports: Transports, http: SocketAddr) -> Result<(Bound, TcpListener), Failure> {
+    Ok((transports.bind().await?, transport::bind(http).await?))
+}
+
+/// Says where it listens, and serves until the end; `started` gets the way to the service, where devices connect, and where
 /// the page is with the service's name.
 async fn listen(
-    transports: Transports,
-    http: SocketAddr,
+    (transports, pages): (Bound, TcpListener),
     service: Service,
     store: Box<dyn Store + Send>,
     registry: &Registry,
     started: impl FnOnce(Door, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let transports = transports.bind().await?;
-    let pages = transport::bind(http).await?;
+    transports.tell()?;
     let page = pages.local_addr()?;
     write(&format!("status:  http://{page}"))?;
     let (sender, receiver) = watch::channel(service.status(0));

@@ -72,12 +72,9 @@ impl Transports {
         Ok(Self { listen, others })
     }
 
-    /// Binds what is to be bound, and says where devices connect.
+    /// Binds what is to be bound.
     pub(super) async fn bind(self) -> Result<Bound, Failure> {
-        let devices = bind(self.listen).await?;
-        write(&format!("devices: tcp://{}", devices.local_addr()?))?;
-        self.others.iter().try_for_each(|transport| write(&format!("devices: {}", transport.url)))?;
-        Ok(Bound { devices, others: self.others })
+        Ok(Bound { devices: bind(self.listen).await?, others: self.others })
     }
 }
 
@@ -92,6 +89,12 @@ pub(super) struct Bound {
 }
 
 impl Bound {
+    /// Says where devices connect.
+    pub(super) fn tell(&self) -> Result<(), Failure> {
+        write(&format!("devices: tcp://{}", self.devices.local_addr()?))?;
+        self.others.iter().try_for_each(|transport| write(&format!("devices: {}", transport.url)))
+    }
+
     /// Lets devices in, and returns where they connect by TCP.
     pub(super) fn start(self, door: &Door, registry: &Registry) -> io::Result<SocketAddr> {
         let address = self.devices.local_addr()?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -395,6 +395,10 @@ fn a_failed_first_start_is_no_start() {
         here.refuses("serve --config controller.toml", 78, sentence);
         here.refuses("status --dir fleet", 78, "devices are enrolled, and the run has not begun");
     }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    here.configure_at(address.port(), "");
+    here.refuses("serve --config controller.toml", 74, &format!("{address}: Address already in use"));
     here.stdout("enroll --dir fleet --count 1");
     here.configure("window = 4\naggregator = \"krum\"");
     drop(here.serve());

@@ -159,7 +159,7 @@ impl Service {
             if let Some(http) = line.strip_prefix("status:  http://") {
                 return Self { process, devices, http: http.into() };
             }
-            devices.push(line.strip_prefix("devices: ").unwrap().to_owned());
+            devices.extend(line.strip_prefix("devices: ").map(str::to_owned));
         }
         panic!("the service ended")
     }
