@@ -107,10 +107,8 @@ embedded_cargo() {
 # Tests of the whole workspace, built with the same features each time: with `-p` or `--exclude` all would be built anew.
 checks() { cargo test --locked --workspace --all-features --profile checks "$@"; }
 
-# The long measurements behind the documentation.
-measure() {
-  cargo build --locked --workspace --all-features --profile checks -q --bin fedbandit-tests && target/checks/fedbandit-tests "$@"
-}
+# The long measurements behind the documentation. A test brings its package's program; `cargo build` would build all anew, for other features.
+measure() { checks -q --no-run --test faults && target/checks/fedbandit-tests "$@"; }
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
