@@ -6,7 +6,7 @@ cd "$(dirname "$0")" || exit 1
 
 STEPS=(fmt lint test faults page docs nostd qemu python budget miri)
 # Of these, what keeps one core busy at most. After `lint`, which fetches the targets, they run beside the others.
-BESIDE=(nostd qemu budget miri)
+BESIDE=(nostd qemu budget)
 # What has numbers on record; the last wants a quiet machine.
 NUMBERS=(budget claims page soak abuse fuzz planted bench)
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
