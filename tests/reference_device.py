@@ -20,7 +20,7 @@ HELLO, HEARTBEAT, SUMMARY, MODEL, ACK, NACK = 0x01, 0x02, 0x03, 0x81, 0x82, 0x83
 PLAIN, SEALED = 0x01, 0x81  # version bytes
 HEADER = struct.Struct("<BBBBIII")  # version, type, flags, dimension, run, agent, episode
 WINDOW = 4  # summaries that wait for an acknowledgement at the most
-PATIENCE = 60  # seconds to wait for a new model before going on with the last good one
+PATIENCE = 90  # seconds to wait for a new model before going on with the last good one
 
 # --- identity -------------------------------------------------------------------------------------------------------
 

@@ -36,8 +36,15 @@ const FRAME: usize = max_frame_len(D);
 /// Summaries that wait for an acknowledgement at the most.
 const WINDOW: usize = 4;
 
-/// How long to wait for a new model before the next episode starts with the last good one, in milliseconds.
-const PATIENCE: u64 = 5_000;
+/// How long to wait for a new model before the next episode starts with the last good one, in milliseconds: longer than a
+/// controller's deadline, which is 60 s by default. For tests it is built with the variable `PATIENCE`.
+const PATIENCE: u64 = match option_env!("PATIENCE") {
+    None => 90_000,
+    Some(text) => match u64::from_str_radix(text, 10) {
+        Ok(patience) => patience,
+        Err(_) => panic!("PATIENCE is a number of milliseconds"),
+    },
+};
 
 /// Used until the first model, which a device waits for.
 const PRIOR: Prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Clipped };

@@ -70,7 +70,7 @@ impl Program<'_> {
             self.profile,
         ]);
         cargo.args(["--target", self.board.target, "--features", &features.join(",")]);
-        cargo.env("D", &dimension).env("DEFMT_LOG", "info");
+        cargo.env("D", &dimension).env("DEFMT_LOG", "info").env("PATIENCE", "5000");
         for inherited in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET"] {
             cargo.env_remove(inherited);
         }
