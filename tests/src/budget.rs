@@ -10,6 +10,7 @@ use fedbandit_core::wire::max_frame_len;
 use fedbandit_core::{Action, Agent};
 
 use crate::firmware::{self, BOARDS, Board, Program, repository};
+use crate::record::{between, thousands};
 
 /// Processor, dimension, quantity.
 type Key = (String, usize, String);
@@ -307,7 +308,8 @@ pub fn check(write: bool) -> Result<String, String> {
     ] {
         let path = repository().join(readme);
         let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
-        let shown = with_table(&text, &table).ok_or_else(|| format!("no place for the table in {readme}"))?;
+        let shown = between(&text, "budget", "./ci.sh budget --write", &table)
+            .ok_or_else(|| format!("no place for the table in {readme}"))?;
         if write {
             fs::write(&path, shown).map_err(|error| error.to_string())?;
         } else if shown != text {
@@ -322,14 +324,6 @@ pub fn check(write: bool) -> Result<String, String> {
         None => format!("\nThe record is of {}: only the limits were checked.\n", recorded.compiler),
     };
     if wrong.is_empty() { Ok(budget.to_table()? + &note) } else { Err(wrong.join("\n")) }
-}
-
-/// A text with the table between its marks.
-fn with_table(text: &str, table: &str) -> Option<String> {
-    const MARKS: [&str; 2] = ["<!-- budget: ./ci.sh budget --write -->\n", "<!-- end of budget -->"];
-    let (before, rest) = text.split_once(MARKS[0])?;
-    let (_, after) = rest.split_once(MARKS[1])?;
-    Some([before, MARKS[0], table, MARKS[1], after].concat())
 }
 
 fn program<'a>(bin: &'a str, board: Board, profile: &'a str, dimension: Option<usize>) -> Program<'a> {
@@ -349,11 +343,4 @@ fn compiler() -> Result<String, String> {
 /// The matrix that `begin` factorises on its stack, and two vectors of f32.
 fn matrix_bytes(dimension: usize) -> u64 {
     4 * (dimension * dimension + 2 * dimension) as u64
-}
-
-fn thousands(value: u64) -> String {
-    match value {
-        0..1_000 => value.to_string(),
-        _ => format!("{},{:03}", thousands(value / 1_000), value % 1_000),
-    }
 }

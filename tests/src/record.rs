@@ -9,14 +9,18 @@ use std::path::PathBuf;
 pub fn write(name: &str, command: &str, text: &str) -> Result<(), String> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reliability.md");
     let document = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
-    let marks = [format!("<!-- {name}: {command} -->\n"), format!("<!-- end of {name} -->")];
-    let replaced = document.split_once(&marks[0]).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(&marks[1])?;
-        let version = format!("Measured with fedbandit {}.\n\n", fedbandit::VERSION);
-        Some([before, &marks[0], &version, text, &marks[1], after].concat())
-    });
-    let replaced = replaced.ok_or_else(|| format!("docs/reliability.md has no marks of {name}: {}", marks[0]))?;
+    let text = format!("Measured with fedbandit {}.\n\n{text}", fedbandit::VERSION);
+    let replaced = between(&document, name, command, &text);
+    let replaced = replaced.ok_or_else(|| format!("docs/reliability.md has no marks of {name} with {command}"))?;
     std::fs::write(&path, replaced).map_err(|error| error.to_string())
+}
+
+/// A document with another text between the marks of a name, which tell the command that writes it; none if it has no such marks.
+pub(crate) fn between(document: &str, name: &str, command: &str, text: &str) -> Option<String> {
+    let [begin, end] = [format!("<!-- {name}: {command} -->\n"), format!("<!-- end of {name} -->")];
+    let (before, rest) = document.split_once(&begin)?;
+    let (_, after) = rest.split_once(&end)?;
+    Some([before, &begin, text, &end, after].concat())
 }
 
 /// A number with its thousands apart.
