@@ -108,7 +108,7 @@ pub struct Suspicion<U> {
 /// What an agent has used up, and what it has done wrong.
 #[derive(Clone, Default)]
 struct Slots {
-    /// Bit j: its message of episode k − j has come.
+    /// Bit j: its message of episode k − j has come. What came is known for 64 episodes, whatever the window.
     taken: u64,
     /// Whether it is out for good.
     dropped: bool,
@@ -249,10 +249,13 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
 
     /// The age of an episode of which a message would be taken.
     fn free_slot(&self, row: usize, episode: u32) -> Result<u32, Fault> {
-        let age = self.episode.checked_sub(episode).filter(|age| *age <= self.setting.window);
-        let age = age.filter(|_| episode > 0 && !self.is_over()).ok_or(Fault::WrongEpisode)?;
-        let taken = self.slots[row].taken >> age & 1 == 1 && !planted::is(Bug::NoDuplicateCheck);
-        if taken { Err(Fault::Duplicate) } else { Ok(age) }
+        let age = self.episode.checked_sub(episode).filter(|_| episode > 0).ok_or(Fault::WrongEpisode)?;
+        let taken = self.slots[row].taken.checked_shr(age).is_some_and(|taken| taken & 1 == 1);
+        if taken && !planted::is(Bug::NoDuplicateCheck) {
+            return Err(Fault::Duplicate);
+        }
+        let is_open = age <= self.setting.window && !self.is_over();
+        if is_open { Ok(age) } else { Err(Fault::WrongEpisode) }
     }
 
     /// Whether an agent's message of an episode could still be taken. Nothing is counted.

@@ -473,6 +473,8 @@ fn a_run_ends_after_its_last_episode() {
     assert_eq!(controller.faults_of(AgentId(7)), Some(&BTreeMap::from([(Fault::WrongEpisode, 4)])));
     assert_eq!(controller.faults_of(AgentId(17)), Some(&BTreeMap::new()));
     assert_eq!(controller.faults_of(AgentId(8)), None);
+    assert_eq!(controller.expects(AgentId(17), 1), Err(Fault::Duplicate), "what came is known after the end, too");
+    assert_eq!(controller.expects(AgentId(17), 2), Err(Fault::WrongEpisode));
 }
 
 #[test]

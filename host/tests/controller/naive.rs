@@ -135,12 +135,13 @@ impl Naive {
 
     fn judge(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
         let agent = agent.ok_or(Fault::UnknownAgent)?;
+        if self.sent.contains(&(agent, episode)) && episode + 64 > self.k {
+            return Err(Fault::Duplicate);
+        }
         if episode == 0 || episode > self.k || episode + self.setting.window < self.k {
             return Err(Fault::WrongEpisode);
         }
-        if !self.sent.insert((agent, episode)) {
-            return Err(Fault::Duplicate);
-        }
+        self.sent.insert((agent, episode));
         message.fault(&self.setting).map_or(Ok(()), Err)
     }
 

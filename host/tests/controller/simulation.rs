@@ -224,7 +224,7 @@ fn rejected_messages_have_their_reason() {
         (Attack::NonPsd, small(), "not-positive-semidefinite", 48),
         (Attack::Huge, bounded.clone(), "inconsistent", 48),
         // From the second episode on a frame of the first comes again.
-        (Attack::Replay, small(), "wrong-episode", 42),
+        (Attack::Replay, small(), "duplicate", 42),
     ];
     for (attack, config, reason, count) in reasons {
         let outcome = simulate(&Config { attack, ..config }, 4);
