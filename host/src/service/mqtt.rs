@@ -68,6 +68,8 @@ impl Broker {
             }
             _ => (address, port),
         };
+        // Without brackets rumqttc connects to an IPv6 address as well, and finds it in a certificate.
+        let host = host.trim_matches(['[', ']']);
         if host.is_empty() {
             return Err("the broker's host is missing");
         }
@@ -291,14 +293,16 @@ mod tests {
             ("mqtt://host", "host", 1883),
             ("mqtt://host/", "host", 1883),
             ("mqtt://host:1/", "host", 1),
-            ("mqtt://[::1]", "[::1]", 1883),
-            ("mqtt://[::1]:1", "[::1]", 1),
-            ("mqtt://user:p@ss:word@[fe80::2]/", "[fe80::2]", 1883),
+            ("mqtt://[::1]", "::1", 1883),
+            ("mqtt://[::1]:1", "::1", 1),
+            ("mqtt://user:p@ss:word@[fe80::2]/", "fe80::2", 1883),
         ] {
             let broker = Broker::new(url, None).unwrap_or_else(|reason| panic!("{url}: {reason}"));
             assert_eq!((&*broker.host, broker.port), (host, port), "{url}");
         }
-        for url in ["mqtt://", "mqtt:///", "mqtt://:1", "mqtt://host:", "mqtt://host:65536", "mqtt://[::1]:x"] {
+        for url in
+            ["mqtt://", "mqtt:///", "mqtt://:1", "mqtt://host:", "mqtt://host:65536", "mqtt://[::1]:x", "mqtt://[]:1"]
+        {
             assert!(Broker::new(url, None).is_err(), "{url}");
         }
     }

@@ -1,4 +1,4 @@
-//! Certificates for 127.0.0.1.
+//! Certificates for 127.0.0.1 and ::1.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,8 @@ pub(crate) fn write(directory: &Path, name: &str) {
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let names = ["127.0.0.1", "::1"].map(str::to_owned);
+    let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
     for (file, text) in [("ca", authority.pem()), ("cert", certificate.pem()), ("key", key.serialize_pem())] {
         fs::write(directory.join(format!("{name}-{file}.pem")), text).unwrap();
     }
