@@ -10,7 +10,7 @@ use fedbandit::simulation::{Attack, Config, Environment, RewardKind};
 
 use super::fleet::read_blob;
 use super::simulate::read_logs;
-use super::transport::{Line, Target};
+use super::line::{Line, Target};
 use super::{EXIT_CODES, Failure, print};
 
 const HELP: &str = "\

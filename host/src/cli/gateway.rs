@@ -12,7 +12,8 @@ use fedbandit::service::tcp;
 use fedbandit_core::wire::claimed_address;
 use tokio::time::timeout;
 
-use super::transport::{Line, Target, bind, without_password};
+use super::line::{Line, Target, without_password};
+use super::transport::bind;
 use super::{EXIT_CODES, Failure, log, write};
 
 const HELP: &str = "\

@@ -6,6 +6,7 @@ mod enroll;
 mod export;
 mod fleet;
 mod gateway;
+mod line;
 mod log;
 #[cfg(feature = "mqtt")]
 mod mqtt_line;

@@ -22,7 +22,8 @@ use tokio::sync::watch;
 use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
 use super::status::unreadable;
-use super::transport::{self, Bound, Target, Transports};
+use super::line::Target;
+use super::transport::{self, Bound, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
 const HELP: &str = "\
