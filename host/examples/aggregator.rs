@@ -2,9 +2,10 @@
 //! `cargo run --release -p fedbandit --example aggregator`
 
 use fedbandit::aggregate::{Aggregate, AggregateError, Aggregator, Points, certify, objective};
+use fedbandit::learning::{AggregatorName, ConfigError, Learning};
 use fedbandit::rule::{Rule, Separate};
 use fedbandit::schedule::Calibrated;
-use fedbandit::simulation::{AggregatorName, Attack, Config, ConfigError, Logs, run, run_rule};
+use fedbandit::simulation::{Attack, Config, Logs, run, run_rule};
 
 #[derive(Clone)]
 struct Medoid;
@@ -24,10 +25,11 @@ fn medoid() -> Box<dyn Rule + Send> {
 }
 
 fn main() -> Result<(), ConfigError> {
-    let mean = Config { agents: 40, dim: 4, steps: 1024, aggregator: AggregatorName::Mean, ..Config::default() };
+    let learning =
+        Learning { agents: 40, dim: 4, steps: 1024, aggregator: AggregatorName::Mean, ..Learning::default() };
     println!("attack                  medoid    mean   (regret, of random choices)");
     for attack in [Attack::Collude, Attack::Huge, Attack::WeakDirection, Attack::Adaptive] {
-        let config = Config { attack, ..mean.clone() };
+        let config = Config { learning, attack, ..Config::default() };
         let own = run_rule(&config, &Logs::new(), 1, &medoid, &|_| {})?.total;
         let mean = run(&config, &Logs::new(), 1, &|_| {})?.total;
         println!("{attack:<20} {:7.2} % {:5.0} %", 100.0 * own, 100.0 * mean);

@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config { attack: Attack::None, ..Config::default() };
     let (master, mut store) = (Master::generate()?, Memory::default());
     let timing = Timing { time_limit: 60_000, window: 0, unix_seconds: 0 };
-    let service = start(&mut store, &config, &registry, &master, timing, 0)?;
+    let service = start(&mut store, &config.learning, &registry, &master, timing, 0)?;
     let (door, _) = worker::start(service, Box::new(store), |_| {});
     let socket = std::env::temp_dir().join(format!("fedbandit-{}.socket", std::process::id()));
     tokio::spawn(serve(UnixListener::bind(&socket)?, door));

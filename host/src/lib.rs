@@ -10,9 +10,13 @@ pub const VERSION: &str = env!("FEDBANDIT_VERSION");
 pub mod admission;
 pub mod aggregate;
 pub mod controller;
+pub mod keys;
+pub mod learning;
 pub mod names;
 mod normal;
 pub mod privacy;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it makes generators")]
+mod random;
 pub mod report;
 pub mod rule;
 pub mod schedule;

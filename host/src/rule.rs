@@ -4,6 +4,7 @@ use fedbandit_core::{Model, Rewards, VALUE_LIMIT};
 use nalgebra::{DMatrix, DVector};
 
 use crate::aggregate::{Aggregate, AggregateError, Aggregator, Groups};
+use crate::schedule::{Evidence, Schedule, Solution};
 use crate::streams::Streams;
 use crate::symmetric;
 
@@ -83,62 +84,6 @@ impl Parameters {
 /// The value in f32, if it is finite and a model may carry it.
 fn in_range(value: f64) -> Option<f32> {
     Some(value as f32).filter(|value| value.abs() <= VALUE_LIMIT)
-}
-
-/// λ_k and β_k.
-///
-/// They may depend on the data: λ_k on the aggregates and how far the streams are spread around them, β_k also on the
-/// solution. A function k ↦ (λ_k, β_k) is a schedule that does not; `|_| (1.0, 0.5)` is constant.
-pub trait Schedule {
-    /// λ_k > 0.
-    fn lambda(&self, evidence: &Evidence<'_>) -> f64;
-
-    /// β_k ≥ 0.
-    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64;
-}
-
-/// What a schedule sees before λ_k is chosen.
-#[derive(Clone, Copy, Debug)]
-pub struct Evidence<'a> {
-    /// k.
-    pub episode: u32,
-    /// All V̂_i and v̂_i.
-    pub streams: &'a Streams,
-    /// Agg(V̂_i), in the scaled packing.
-    pub gram: &'a [f64],
-    /// b_k = Agg(v̂_i).
-    pub feature_sum: &'a [f64],
-}
-
-/// What a schedule sees before β_k is chosen.
-#[derive(Clone, Copy, Debug)]
-pub struct Solution<'a> {
-    /// λ_k.
-    pub lambda: f64,
-    /// Λ_k.
-    pub design: &'a DMatrix<f64>,
-    /// θ_k.
-    pub theta: &'a DVector<f64>,
-}
-
-impl Schedule for Box<dyn Schedule + Send> {
-    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
-        (**self).lambda(evidence)
-    }
-
-    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
-        (**self).beta(evidence, solution)
-    }
-}
-
-impl<F: Fn(u32) -> (f64, f64)> Schedule for F {
-    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
-        self(evidence.episode).0
-    }
-
-    fn beta(&self, evidence: &Evidence<'_>, _: &Solution<'_>) -> f64 {
-        self(evidence.episode).1
-    }
 }
 
 /// The paper's rule: Λ_k = Agg(V̂_i) + λ_k·I, b_k = Agg(v̂_i) and θ_k = Λ_k⁻¹·b_k, where Gram matrices and feature sums

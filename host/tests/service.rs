@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fedbandit::learning::{AggregatorName, Learning, RewardKind};
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::{Dropped, Link, Service};
-use fedbandit::simulation::{AggregatorName, Config, RewardKind};
 use fedbandit_core::wire::{Identity, Message, NackReason, Nonces, Seal, Summary};
 
 const AGENTS: u32 = 5;
@@ -31,12 +31,12 @@ fn identity(agent: u32) -> Identity {
     master().identity(7, agent, 2)
 }
 
-fn config() -> Config {
-    Config { steps: 64, episode_len: Some(8), first_episode: Some(8), corrupt: 0.0, ..Config::default() }
+fn config() -> Learning {
+    Learning { steps: 64, episode_len: Some(8), first_episode: Some(8), ..Learning::default() }
 }
 
-fn private() -> Config {
-    Config { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
+fn private() -> Learning {
+    Learning { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
 }
 
 const TIMING: Timing = Timing { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
@@ -45,15 +45,15 @@ const TIMING: Timing = Timing { time_limit: TIME_LIMIT, window: 1, unix_seconds:
 struct Run {
     store: Memory,
     service: Service,
-    config: Config,
+    config: Learning,
 }
 
 impl Run {
-    fn new(config: Config) -> Self {
+    fn new(config: Learning) -> Self {
         Self::on(Memory::default(), config)
     }
 
-    fn on(mut store: Memory, config: Config) -> Self {
+    fn on(mut store: Memory, config: Learning) -> Self {
         let service = start(&mut store, &config, &registry(), &master(), TIMING, 0).unwrap();
         Self { store, service, config }
     }
@@ -410,7 +410,7 @@ fn with_privacy_nothing_of_rewards_is_shown() {
 /// Cut off after every event and started again, a run is what it would have been: the same models, the same answers.
 #[test]
 fn a_restart_at_any_time_changes_nothing() {
-    for config in [config(), private(), Config { aggregator: AggregatorName::MedianOfMeans, ..config() }] {
+    for config in [config(), private(), Learning { aggregator: AggregatorName::MedianOfMeans, ..config() }] {
         let play = |mut run: Run, restarts: bool| {
             run.tick(0);
             for episode in 1..=8 {
@@ -443,14 +443,15 @@ fn a_restart_at_any_time_changes_nothing() {
             start(&mut store, &config, &registry(), &master(), TIMING, 0).unwrap();
             store
         };
-        let straight = play(Run::on(key.clone(), config.clone()), false);
-        let broken = play(Run::on(key, config.clone()), true);
+        let straight = play(Run::on(key.clone(), config), false);
+        let broken = play(Run::on(key, config), true);
         assert_eq!(straight.events(), broken.events());
         assert_eq!(straight.events().last(), Some(&Event::End));
         assert_eq!(inspect(&broken.store, &registry()).unwrap().episode, None);
         // Nothing happens any more: what is stored is acknowledged again, and what is new is refused.
         let mut over = broken.restarted();
         over.say(1, &summary(8)).unwrap();
+        over.say(4, &summary(9)).unwrap();
         over.tick(10 * TIME_LIMIT);
         let answers = vec![(1, "ack 8".into()), (4, "nack 9 WrongEpisode".into())];
         assert_eq!((over.sent(), over.events()), (answers, straight.events()));
@@ -465,12 +466,12 @@ fn a_restart_at_any_time_changes_nothing() {
 fn a_store_of_another_run_is_refused() {
     let mut store = Memory::default();
     start(&mut store, &config(), &registry(), &master(), TIMING, 0).unwrap();
-    let mut refuses = |config: Config, registry: Registry, timing: Timing, sentence: &str| {
+    let mut refuses = |config: Learning, registry: Registry, timing: Timing, sentence: &str| {
         let error = start(&mut store, &config, &registry, &master(), timing, 0).err().unwrap();
         assert!(matches!(error, StartError::Other(_)), "{error}");
         assert!(error.to_string().contains(sentence), "{error} lacks {sentence}");
     };
-    let longer = Config { episode_len: Some(16), ..config() };
+    let longer = Learning { episode_len: Some(16), ..config() };
     refuses(longer, registry(), TIMING, "episode-len is 8 there, not 16");
     refuses(private(), registry(), TIMING, "privacy is null there, not \"8,0.000001\"");
     refuses(config(), Registry { dimension: 3, ..registry() }, TIMING, "dim is 2 there, not 3");
@@ -507,11 +508,11 @@ fn a_store_of_another_run_is_refused() {
 /// What cannot start leaves no terms behind, which the corrected configuration would not agree with.
 #[test]
 fn a_start_that_failed_can_be_corrected() {
-    let krum = Config { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
+    let krum = Learning { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
     for (config, window, sentence) in [
         (config(), 64, "window: summaries cannot be taken for 64 episodes"),
         (krum, 1, "aggregator: krum of 5 points cannot bear 2 corrupted ones"),
-        (Config { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
+        (Learning { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
     ] {
         let mut store = Memory::default();
         let timing = Timing { window, ..TIMING };
@@ -524,7 +525,7 @@ fn a_start_that_failed_can_be_corrected() {
 /// A plain store and a private one as version 0.1.0 left them, each of them in episode 2 with two summaries of episode 1.
 const STORED_BY_0_1_0: &str = include_str!("stored/0.1.0.txt");
 
-/// Every later version goes on with them, and writes the same bytes for the same events.
+/// Every later version goes on with them, and writes the same bytes for the same terms and events.
 #[test]
 fn stores_of_earlier_versions_are_read() {
     let digits = |text: &str| -> Vec<u8> {
@@ -534,7 +535,12 @@ fn stores_of_earlier_versions_are_read() {
         let mut store = Memory::default();
         for line in stored.lines() {
             match line.split_once(' ').unwrap() {
-                ("terms", text) => store.set_value("terms", text.as_bytes()).unwrap(),
+                ("terms", text) => {
+                    let mut new = Memory::default();
+                    start(&mut new, &config, &registry(), &master(), TIMING, 0).unwrap();
+                    assert_eq!(String::from_utf8(new.value("terms").unwrap().unwrap()).unwrap(), text);
+                    store.set_value("terms", text.as_bytes()).unwrap();
+                }
                 ("event", bytes) => {
                     let bytes = digits(bytes);
                     assert_eq!(Event::from_bytes(&bytes, 2).unwrap().to_bytes(), bytes);

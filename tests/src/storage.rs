@@ -3,6 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fedbandit::learning::Learning;
 use fedbandit::service::Link;
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
@@ -10,7 +11,6 @@ use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
 use fedbandit::service::worker::settle;
-use fedbandit::simulation::Config;
 use fedbandit_core::wire::{Message, Summary, max_frame_len};
 
 use crate::chance::Chance;
@@ -276,8 +276,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
     let master = Master::from_bytes(&[5; 32]).ok_or("no master")?;
     let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: 2, devices: (1..=AGENTS).map(enrolled).collect() };
-    let config =
-        Config { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), corrupt: 0.0, ..Config::default() };
+    let config = Learning { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..Learning::default() };
     let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;

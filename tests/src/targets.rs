@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use fedbandit::aggregate::table;
+use fedbandit::learning::Learning;
 use fedbandit::service::config::Settings;
 use fedbandit::service::event::{self, Event};
 use fedbandit::service::http;
@@ -19,7 +20,7 @@ use fedbandit::service::observed::Commits;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Memory;
 use fedbandit::service::{Link, Service};
-use fedbandit::simulation::{Attack, Config, Experiment, Log};
+use fedbandit::simulation::{Config, Experiment, Log};
 use fedbandit::streams::AgentId;
 use fedbandit_core::wire::{Identity, Message, Nonces, Seal, claimed_address, cobs, max_sealed_frame_len};
 use hmac::{Hmac, KeyInit, Mac};
@@ -148,7 +149,7 @@ fn config(data: &[u8]) {
         if let Some(url) = settings.transports.get("mqtt").and_then(|url| url.as_str()) {
             let _ = Broker::new(url, None);
         }
-        settings.learning
+        Config { learning: settings.learning, ..Config::default() }
     });
     for config in [simulated, served].into_iter().flatten() {
         let text = serde_json::to_string(&config).expect("it has a text");
@@ -206,9 +207,9 @@ fn store_row(data: &[u8]) {
 fn service() -> Service {
     let device = |agent| Enrolled { agent, revoked: agent == 4, sealed: agent == 3, enrolled_at: None };
     let registry = Registry { run: RUN, dimension: 2, devices: (1..=4).map(device).collect() };
-    let config = Config { attack: Attack::None, corrupt: 0.0, steps: 256, episode_len: Some(4), ..Config::default() };
+    let learning = Learning { steps: 256, episode_len: Some(4), ..Learning::default() };
     let timing = Timing { time_limit: 1_000, window: 2, unix_seconds: 1 };
-    start(&mut Memory::default(), &config, &registry, &master(), timing, 0).expect("a service")
+    start(&mut Memory::default(), &learning, &registry, &master(), timing, 0).expect("a service")
 }
 
 fn master() -> Master {

@@ -1,10 +1,10 @@
 //! What a restart takes of memory: that of the service, however long its log is.
 
+use fedbandit::learning::{AggregatorName, Learning};
 use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::simulation::{AggregatorName, Config};
 use fedbandit::streams::AgentId;
 use fedbandit_core::{Rewards, packed_len};
 use peak_alloc::PeakAlloc;
@@ -52,13 +52,12 @@ impl Store for Generated {
 fn a_long_log_takes_no_memory() {
     let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: D as u8, devices: (1..=AGENTS).map(device).collect() };
-    let config = Config {
+    let config = Learning {
         steps: 8 * EPISODES,
         episode_len: Some(8),
         first_episode: Some(8),
-        corrupt: 0.0,
         aggregator: AggregatorName::Mean,
-        ..Config::default()
+        ..Learning::default()
     };
     let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let master = Master::from_bytes(&[1; 32]).unwrap();

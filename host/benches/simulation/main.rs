@@ -8,7 +8,8 @@ mod peers;
 #[path = "../record/mod.rs"]
 mod record;
 
-use fedbandit::simulation::{AggregatorName, Attack, Config, Logs, Outcome, run};
+use fedbandit::learning::{AggregatorName, Learning};
+use fedbandit::simulation::{Attack, Config, Logs, Outcome, run};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::SeedableRng;
@@ -52,8 +53,8 @@ fn steps() -> String {
     for dim in [2, 4, 8, 16, 32, 64] {
         let steps = 160_000 / dim;
         let (aggregator, attack) = (AggregatorName::Mean, Attack::None);
-        let config =
-            Config { agents: AGENTS, dim, arms: ARMS, steps: steps as u32, attack, aggregator, ..Config::default() };
+        let learning = Learning { agents: AGENTS, dim, steps: steps as u32, aggregator, ..Learning::default() };
+        let config = Config { learning, arms: ARMS, attack, ..Config::default() };
         let (mut step, mut draws) = (f64::INFINITY, f64::INFINITY);
         // In turns: what slows the machine for a while slows both.
         for _ in 0..5 {
@@ -95,8 +96,8 @@ fn memory() -> String {
 /// The child of [`memory`]: its own peak is the measurement.
 fn many_devices() {
     let agents: usize = std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number of devices");
-    let attack = Attack::SignFlip;
-    let config = Config { agents, dim: 16, steps: 16, episode_len: Some(4), attack, ..Config::default() };
+    let learning = Learning { agents, dim: 16, steps: 16, episode_len: Some(4), ..Learning::default() };
+    let config = Config { learning, attack: Attack::SignFlip, ..Config::default() };
     let episodes = simulate(&config).trace.len();
     let peak = child::peak();
     let (each, miss) = (peak * 1e6 / agents as f64, mark(peak <= 2048.0 * 1.048_576));

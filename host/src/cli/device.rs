@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use fedbandit::learning::{Learning, RewardKind};
 use fedbandit::service::edge::{Edge, Life, edge};
 use fedbandit::service::stream::FRAME;
-use fedbandit::simulation::{Attack, Config, Environment, RewardKind};
+use fedbandit::simulation::{Attack, Config, Environment};
 
 use super::fleet::read_blob;
-use super::simulate::read_logs;
 use super::line::{Line, Target};
+use super::simulate::read_logs;
 use super::{EXIT_CODES, Failure, print};
 
 const HELP: &str = "\
@@ -75,7 +76,8 @@ impl Args {
             return Err(Failure::Usage("--count is 1 on a serial port".into()));
         }
         let Self { attack, environment, rewards, .. } = self;
-        let config = Config { attack, environment, rewards, ..Config::default() };
+        let learning = Learning { rewards, ..Learning::default() };
+        let config = Config { learning, attack, environment, ..Config::default() };
         let logs = read_logs([&config])?;
         let mut devices = Vec::new();
         for agent in self.first..self.first.saturating_add(self.count) {

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use clap::{Arg, ArgMatches, Command};
-use fedbandit::simulation::{AggregatorName, Attack, DIMENSIONS, Experiment};
+use fedbandit::learning::AggregatorName;
+use fedbandit::simulation::{Attack, DIMENSIONS, Experiment};
 use serde_json::Value;
 
 use super::Failure;
@@ -109,7 +110,7 @@ impl clap::Args for Options {
     fn augment_args(command: Command) -> Command {
         let names: Vec<_> = AggregatorName::ALL.iter().map(ToString::to_string).collect();
         let aggregators = format!(
-            "How the controller aggregates, one or several: {} [default: oracle,geometric-median,mean,solo]",
+            "How the controller aggregates, one or several: {} [default: oracle,geometric-median,mean, and solo without privacy]",
             names.join(", ")
         );
         let option = |(key, value, help): (&'static str, &'static str, String)| {

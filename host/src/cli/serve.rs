@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fedbandit::learning::Learning;
 use fedbandit::service::config;
 use fedbandit::service::edge::edge;
 use fedbandit::service::http;
@@ -21,8 +22,8 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::fleet::Directory;
-use super::status::unreadable;
 use super::line::Target;
+use super::status::unreadable;
 use super::transport::{self, Bound, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
@@ -70,7 +71,7 @@ struct Settings {
     transports: Transports,
     http: SocketAddr,
     timing: Timing,
-    learning: Config,
+    learning: Learning,
 }
 
 impl Args {
@@ -131,19 +132,20 @@ const PACE: Duration = Duration::from_millis(700);
 
 /// A controller in memory and its virtual devices, in one process.
 fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
-    let config = Config { steps: 64 * 400, attack: Attack::None, corrupt: 0.0, ..Config::default() };
+    let learning = Learning { steps: 64 * 400, ..Learning::default() };
     let devices =
         (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
-    let registry = Registry { run: 1, dimension: config.dim as u8, devices };
+    let registry = Registry { run: 1, dimension: learning.dim as u8, devices };
     let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();
-    let service = start(&mut store, &config, &registry, &master, timing(10_000, 4), 0);
+    let service = start(&mut store, &learning, &registry, &master, timing(10_000, 4), 0);
     let service = service.map_err(|error| Failure::Config(error.to_string()))?;
     let mut edges = Vec::new();
     for agent in 1..=DEVICES {
         let attack = if agent > DEVICES - LIARS { Attack::SignFlip } else { Attack::None };
         let identity = master.identity(registry.run, agent, registry.dimension);
-        let edge = edge(identity, None, &Config { attack, ..config.clone() }, &Logs::new(), 1);
+        let config = Config { learning, attack, ..Config::default() };
+        let edge = edge(identity, None, &config, &Logs::new(), 1);
         let edge = edge.map_err(|error| Failure::Config(error.to_string()))?;
         edges.push(Device { run: registry.run, agent, edge });
     }

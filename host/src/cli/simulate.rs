@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use fedbandit::learning::{AggregatorName, Learning, RewardKind};
 use fedbandit::report::{self, Record};
-use fedbandit::simulation::{
-    AggregatorName, Attack, Config, Environment, Experiment, Job, Log, Logs, Outcome, RewardKind, agent_steps, run_all,
-};
+use fedbandit::simulation::{Attack, Config, Environment, Experiment, Job, Log, Logs, Outcome, agent_steps, run_all};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::options::{Options, read};
@@ -79,7 +78,7 @@ pub(super) fn write_report(directory: &Path, records: &[Record]) -> Result<(), F
 
 /// The demonstration's second figure.
 fn how_much_corruption() -> Vec<Job> {
-    let base = Config { agents: 60, steps: 1024, ..Config::default() };
+    let base = Learning { agents: 60, steps: 1024, ..Learning::default() };
     let aggregators = [
         AggregatorName::Oracle,
         AggregatorName::GeometricMedian,
@@ -88,27 +87,29 @@ fn how_much_corruption() -> Vec<Job> {
         AggregatorName::Krum,
         AggregatorName::Mean,
     ];
-    let cell = |aggregator, corrupt| Job { config: Config { aggregator, corrupt, ..base.clone() }, seed: 1 };
+    let cell = |aggregator, corrupt| {
+        let learning = Learning { aggregator, ..base };
+        Job { config: Config { learning, corrupt, ..Config::default() }, seed: 1 }
+    };
     let shares = [0.0, 0.1, 0.2, 0.3, 0.4, 0.45];
     aggregators.into_iter().flat_map(|aggregator| shares.map(|corrupt| cell(aggregator, corrupt))).collect()
 }
 
 /// The demonstration's third figure.
 fn how_much_privacy() -> Vec<Job> {
-    let base = Config {
+    let base = Learning {
         dim: 4,
         steps: 2048,
         episode_len: Some(8),
         rewards: RewardKind::Bounded,
-        attack: Attack::SignFlip,
-        corrupt: 0.1,
         design_corruption: Some(0.1),
-        ..Config::default()
+        ..Learning::default()
     };
     let aggregators = [AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans];
     let cell = |aggregator, mu: f64| {
         let privacy = format!("{mu},1e-6").parse().ok();
-        Job { config: Config { aggregator, privacy, ..base.clone() }, seed: 1 }
+        let learning = Learning { aggregator, privacy, ..base };
+        Job { config: Config { learning, attack: Attack::SignFlip, corrupt: 0.1, ..Config::default() }, seed: 1 }
     };
     aggregators.into_iter().flat_map(|aggregator| [1.0, 2.0, 4.0, 8.0, 16.0].map(|mu| cell(aggregator, mu))).collect()
 }
@@ -142,7 +143,7 @@ pub(super) fn read_logs<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Re
         let Environment::Replay(file) = &config.environment else { continue };
         if !logs.contains_key(file) {
             let text = std::fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-            let bounded = config.rewards == RewardKind::Bounded;
+            let bounded = config.learning.rewards == RewardKind::Bounded;
             let log = Log::parse(&text, bounded).map_err(|error| Failure::data(error).about(file.display()))?;
             logs.insert(file.clone(), log.into());
         }

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use fedbandit::keys::table;
 use fedbandit::report::{self, Record};
-use fedbandit::simulation::{Experiment, Job, table};
+use fedbandit::simulation::{Experiment, Job};
 use toml::Value;
 
 use super::simulate::{run_with_progress, write_report};

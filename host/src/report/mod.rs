@@ -10,7 +10,8 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::simulation::{AggregatorName, Config, Outcome, ScheduleName};
+use crate::learning::{AggregatorName, ScheduleName};
+use crate::simulation::{Config, Outcome};
 use plot::{COLOURS, escape, short};
 
 /// A finished run with all that is needed to run it again.
@@ -51,7 +52,7 @@ const VARIED: [Varied; 4] = [
         x_label: "μ (larger is less private)",
         y_label: "late regret / random's",
         log: (true, true),
-        x: |config| config.privacy.map(|privacy| privacy.0.mu()),
+        x: |config| config.learning.privacy.map(|privacy| privacy.0.mu()),
         y: |record| record.outcome.late,
     },
     Varied {
@@ -60,7 +61,7 @@ const VARIED: [Varied; 4] = [
         x_label: "steps T",
         y_label: "regret per honest agent after the first episode",
         log: (true, true),
-        x: |config| Some(config.steps.into()),
+        x: |config| Some(config.learning.steps.into()),
         y: |record| record.outcome.after_first_episode / record.honest(),
     },
     Varied {
@@ -69,14 +70,14 @@ const VARIED: [Varied; 4] = [
         x_label: "episode length L",
         y_label: "regret per honest agent",
         log: (true, true),
-        x: |config| config.episode_len.map(f64::from),
+        x: |config| config.learning.episode_len.map(f64::from),
         y: |record| record.outcome.regret / record.honest(),
     },
 ];
 
 impl Record {
     fn honest(&self) -> f64 {
-        (self.config.agents - self.config.corrupted()) as f64
+        (self.config.learning.agents - self.config.corrupted()) as f64
     }
 
     /// What is left of the configuration without some keys: records with the same are comparable.
@@ -198,7 +199,7 @@ const RANDOM: usize = 9;
 /// A line for a record's aggregator, which has the same colour in all plots.
 fn series(record: &Record, points: Vec<Point>) -> Series {
     const { assert!(AggregatorName::ALL.len() < COLOURS.len(), "aggregators and random choices have a colour each") };
-    let place = AggregatorName::ALL.iter().position(|other| *other == record.config.aggregator).unwrap_or(0);
+    let place = AggregatorName::ALL.iter().position(|other| *other == record.config.learning.aggregator).unwrap_or(0);
     let colour = if place < RANDOM { place } else { place + 1 };
     Series { name: record.outcome.aggregator.clone(), colour, points }
 }
@@ -220,19 +221,20 @@ pub fn setting(config: &Config) -> String {
 }
 
 fn varied_setting(config: &Config, without: &[&str]) -> String {
-    let mut text = format!("{} agents, d = {}", config.agents, config.dim);
+    let learning = &config.learning;
+    let mut text = format!("{} agents, d = {}", learning.agents, learning.dim);
     if !without.contains(&"steps") {
-        let _ = write!(text, ", {} steps", config.steps);
+        let _ = write!(text, ", {} steps", learning.steps);
     }
     let _ = write!(text, ", {}", config.environment);
     if !without.contains(&"corrupt") {
         let _ = write!(text, ", {} corrupted", config.corrupted());
     }
     let _ = write!(text, " ({})", config.attack);
-    if config.schedule == ScheduleName::Theorem {
+    if learning.schedule == ScheduleName::Theorem {
         text.push_str(", schedule of the theorem");
     }
-    if let Some(privacy) = config.privacy.filter(|_| !without.contains(&"privacy")) {
+    if let Some(privacy) = learning.privacy.filter(|_| !without.contains(&"privacy")) {
         let _ = write!(text, ", privacy {privacy}");
     }
     text

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::keys::{self, line, table};
+use crate::learning::Learning;
 use crate::setting::MAX_WINDOW;
-use crate::simulation::{Attack, Config, line, table};
+use crate::simulation::WORLD;
 
 /// What a configuration file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,11 +24,13 @@ pub struct Settings {
     /// The keys about transports beside TCP, as they are.
     pub transports: toml::Table,
     /// How to learn.
-    pub learning: Config,
+    pub learning: Learning,
 }
 
 /// Keys about the service itself.
 const SERVED: [&str; 5] = ["dir", "listen", "http", "deadline", "window"];
+/// Keys of [`Learning`] that follow from who is enrolled.
+const ENROLLED: [&str; 2] = ["agents", "dim"];
 /// Keys about transports beside TCP.
 const TRANSPORTS: [&str; 6] = ["tls", "certificate", "key", "mqtt", "mqtt-ca", "serial"];
 
@@ -59,10 +63,10 @@ impl Settings {
         if window > MAX_WINDOW {
             return Err(invalid("window", &format!("must be from 0 to {MAX_WINDOW}")));
         }
-        let mut learning = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
+        let mut learning = Learning::default();
         for (key, value) in &table {
             let invalid = |reason: &str| format!("{}:{}: {reason}", file.display(), line(text, key));
-            if !Config::LEARNED.contains(&key.as_str()) {
+            if !learned().contains(key) {
                 return Err(invalid(&not_learned(key)));
             }
             if value.is_array() {
@@ -85,11 +89,16 @@ impl Settings {
     }
 }
 
+/// The keys about how to learn.
+fn learned() -> Vec<String> {
+    keys::of(&Learning::default()).into_iter().filter(|key| !ENROLLED.contains(&key.as_str())).collect()
+}
+
 /// Why a key is none of those about how to learn.
 fn not_learned(key: &str) -> String {
-    if Config::SIMULATED.contains(&key) {
+    if ENROLLED.contains(&key) || WORLD.contains(&key) {
         return format!("{key}: it is about a simulated world, or follows from who is enrolled");
     }
-    let keys: Vec<&str> = SERVED.into_iter().chain(TRANSPORTS).chain(Config::LEARNED).collect();
-    format!("no key is called {key}; there are {}", keys.join(", "))
+    let served = SERVED.into_iter().chain(TRANSPORTS).collect::<Vec<_>>().join(", ");
+    format!("no key is called {key}; there are {served}, {}", learned().join(", "))
 }

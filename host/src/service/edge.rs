@@ -7,7 +7,9 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 
-use crate::simulation::{Attack, Config, ConfigError, DIMENSIONS, Logs, Scene, Use, World, for_dimensions, generator};
+use crate::learning::{ConfigError, Learning};
+use crate::random::{Use, generator};
+use crate::simulation::{Attack, Config, DIMENSIONS, Logs, Scene, World, for_dimensions};
 
 /// A virtual device of some dimension.
 pub trait Edge: Send {
@@ -69,7 +71,8 @@ pub fn edge(
             format!("{} needs to know the other devices; a lone one can do {}", config.attack, names.join(", "));
         return Err(ConfigError::new("attack", reason));
     }
-    let world = World::new(&Config { dim: identity.dimension.into(), ..config.clone() }, logs, seed)?;
+    let learning = Learning { dim: identity.dimension.into(), ..config.learning };
+    let world = World::new(&Config { learning, ..config.clone() }, logs, seed)?;
     macro_rules! by_dimension {
         ($($d:literal)*) => {
             match identity.dimension {

@@ -2,7 +2,6 @@
 
 use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{Identity, Seal};
-use serde::ser::{Error, Serializer};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -13,9 +12,9 @@ use super::machine::{About, End, RestoreError, Restoring, Service, Start};
 use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::controller::Controller;
+use crate::learning::{ConfigError, Learning, Rules};
 use crate::privacy::{Private, RunKey};
 use crate::setting::Setting;
-use crate::simulation::{Config, ConfigError};
 use crate::streams::{AgentId, NoPrivacy};
 
 /// Who is enrolled: what `enroll` and `revoke` write, and what a service reads.
@@ -112,30 +111,26 @@ pub struct Terms {
     pub sealed: Vec<u32>,
     /// W.
     pub window: u32,
-    /// How it learns. What is about a simulated world has its default here, and is not stored.
-    #[serde(serialize_with = "learned")]
-    pub config: Config,
-}
-
-/// The keys of a configuration that a service has, in their order.
-fn learned<S: Serializer>(config: &Config, serializer: S) -> Result<S::Ok, S::Error> {
-    let config = serde_json::to_value(config).map_err(S::Error::custom)?;
-    serializer.collect_map(["agents", "dim"].into_iter().chain(Config::LEARNED).map(|key| (key, &config[key])))
+    /// How it learns.
+    pub config: Learning,
 }
 
 impl Terms {
-    fn new(config: &Config, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
+    fn new(learning: &Learning, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
         let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
         let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
-        let Config { arms, environment, attack, corrupt, .. } = Config::default();
-        let (dim, config) = (registry.dimension.into(), config.clone());
-        let config = Config { agents: agents.len(), dim, arms, environment, attack, corrupt, ..config };
-        config.check_learning()?;
+        let config = Learning { agents: agents.len(), dim: registry.dimension.into(), ..*learning };
+        let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config };
+        terms.rules().check()?;
         if config.aggregator.is_simulated() {
             let advice = "is for simulations alone; geometric-median is a rule for real devices";
             return Err(ConfigError::new("aggregator", format!("{} {advice}", config.aggregator)));
         }
-        Ok(Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config })
+        Ok(terms)
+    }
+
+    fn rules(&self) -> Rules {
+        self.config.rules(Learning::SIGMA)
     }
 
     /// The terms of a store.
@@ -163,7 +158,7 @@ impl Terms {
         let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(&self.to_bytes()).as_bytes();
         Ok(About {
             config_hash: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
-            episodes: self.config.setting()?.episodes.count(),
+            episodes: self.rules().setting()?.episodes.count(),
             privacy: self.config.privacy.map(|privacy| (privacy.0, self.config.mechanism)),
         })
     }
@@ -196,8 +191,8 @@ impl Terms {
 ///
 /// # Errors
 /// See [`StartError`].
-pub fn check(config: &Config, registry: &Registry, window: u32) -> Result<(), StartError> {
-    learner(&Terms::new(config, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
+pub fn check(learning: &Learning, registry: &Registry, window: u32) -> Result<(), StartError> {
+    learner(&Terms::new(learning, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
 }
 
 /// Starts a service on a store, or goes on where it was.
@@ -206,13 +201,13 @@ pub fn check(config: &Config, registry: &Registry, window: u32) -> Result<(), St
 /// See [`StartError`].
 pub fn start(
     store: &mut dyn Store,
-    config: &Config,
+    learning: &Learning,
     registry: &Registry,
     master: &Master,
     timing: Timing,
     now: u64,
 ) -> Result<Service, StartError> {
-    let terms = Terms::new(config, registry, timing.window)?;
+    let terms = Terms::new(learning, registry, timing.window)?;
     let is_new = !agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
     // Only now it is sure that the run can start; terms hold for good.
@@ -300,16 +295,15 @@ fn agree(store: &dyn Store, terms: &Terms) -> Result<bool, StartError> {
 }
 
 fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<Learner, StartError> {
-    let Terms { run, agents, config, .. } = terms;
-    let seed = u64::from(*run);
-    let setting = Setting { window: terms.window, ..config.setting()? };
-    let enrolled = agents.iter().copied().map(AgentId);
-    let Some(plan) = config.plan(seed)? else {
-        let controller = Controller::new(setting, enrolled, config.rule(seed)?, NoPrivacy::new);
+    let (rules, seed) = (terms.rules(), u64::from(terms.run));
+    let setting = Setting { window: terms.window, ..rules.setting()? };
+    let enrolled = terms.agents.iter().copied().map(AgentId);
+    let Some(plan) = rules.plan(seed)? else {
+        let controller = Controller::new(setting, enrolled, rules.rule(seed)?, NoPrivacy::new);
         return Ok(Learner::Plain(controller.map_err(ConfigError::from)?));
     };
-    let (groups, key) = (config.groups(seed)?, key()?);
-    let controller = Controller::new(setting, enrolled, config.rule_on_units()?, |agents, _| match &groups {
+    let (groups, key) = (rules.groups(seed)?, key()?);
+    let controller = Controller::new(setting, enrolled, rules.rule_on_units()?, |agents, _| match &groups {
         Some(groups) => Private::groups(plan, key, agents, groups),
         None => Private::agents(plan, key, agents),
     });

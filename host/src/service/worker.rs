@@ -225,10 +225,10 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
+    use crate::learning::Learning;
     use crate::service::identity::Master;
     use crate::service::setup::{self, Enrolled, Registry, Timing};
     use crate::service::store::Memory;
-    use crate::simulation::Config;
 
     /// A store that takes no event before it is let go, and then none.
     struct Stuck {
@@ -261,7 +261,7 @@ mod tests {
         let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
         let master = Master::from_bytes(&[1; 32]).unwrap();
         let timing = Timing { time_limit: 1_000, window: 0, unix_seconds: 0 };
-        setup::start(&mut Memory::default(), &Config::default(), &registry, &master, timing, 0).unwrap()
+        setup::start(&mut Memory::default(), &Learning::default(), &registry, &master, timing, 0).unwrap()
     }
 
     /// The worker ends with the last door, however often it was told the time.

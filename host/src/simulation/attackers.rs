@@ -6,11 +6,12 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
 use super::attack::{Attack, Knowledge, Message};
-use super::config::{AggregatorName, Config, ConfigError};
+use super::config::Config;
 use super::fleet::{Conduct, Fleet};
 use super::optimal::{Board, Pull};
-use super::random::{Use, generator};
 use crate::controller::Controller;
+use crate::learning::{AggregatorName, ConfigError};
+use crate::random::{Use, generator};
 use crate::rule::Rule;
 use crate::setting::Setting;
 use crate::streams::{AgentId, Privatise, Streams};
@@ -56,12 +57,12 @@ impl Attackers {
         corrupted: &[bool],
     ) -> Result<Self, ConfigError> {
         let attack = config.attack;
-        let any = corrupted.contains(&true) && config.aggregator != AggregatorName::Solo;
+        let any = corrupted.contains(&true) && config.learning.aggregator != AggregatorName::Solo;
         let shadow = if any && attack.tries() {
-            let sums = Streams::zeros(corrupted.len(), config.dim);
+            let sums = Streams::zeros(corrupted.len(), config.learning.dim);
             let sums = sums.map_err(|error| ConfigError::new("dim", error))?;
-            let (own, noise) = (sums.clone(), config.rewards.noise());
-            Some(Shadow { sums, rule: config.rule(seed)?, own, noise, last: None })
+            let (own, noise) = (sums.clone(), config.learning.rewards.noise());
+            Some(Shadow { sums, rule: config.rules().rule(seed)?, own, noise, last: None })
         } else {
             None
         };

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
-use super::config::{Config, ConfigError};
+use super::config::Config;
 use super::outcome::Outcome;
 use super::replay::Logs;
 use super::run::run;
+use crate::learning::ConfigError;
 
 /// A run to be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,12 +30,12 @@ impl Job {
     }
 
     fn is_oracle(&self) -> bool {
-        self.config.aggregator.is_oracle()
+        self.config.learning.aggregator.is_oracle()
     }
 
     fn agent_steps(&self) -> u64 {
         let absent = if self.is_oracle() { self.config.corrupted() } else { 0 };
-        (self.config.agents - absent) as u64 * u64::from(self.config.steps)
+        (self.config.learning.agents - absent) as u64 * u64::from(self.config.learning.steps)
     }
 }
 

@@ -4,10 +4,11 @@ use fedbandit_core::Model;
 
 use super::attack::{Attack, Message};
 use super::attackers::Attackers;
-use super::config::{Config, ConfigError};
+use super::config::Config;
 use super::environment::World;
 use super::fleet::{Fleet, Models, Stretch, fleet};
 use super::replay::Logs;
+use crate::learning::ConfigError;
 use crate::setting::Setting;
 
 /// Corrupted agents of a real run. Of the honest ones they know no messages. All agents live in a simulation of
@@ -33,10 +34,10 @@ impl Colluders {
         if config.attack == Attack::Asymmetric {
             return Err(ConfigError::new("attack", "frames have one triangle of U: it cannot be asymmetric"));
         }
-        let (world, setting) = (World::new(config, &Logs::new(), seed)?, config.setting()?);
-        let corrupted: Vec<bool> = (0..config.agents).map(|agent| agent >= honest).collect();
+        let (world, setting) = (World::new(config, &Logs::new(), seed)?, config.rules().setting()?);
+        let corrupted: Vec<bool> = (0..config.learning.agents).map(|agent| agent >= honest).collect();
         let attackers = Attackers::new(config, seed, setting, &world.theta, &corrupted)?;
-        let numbers: Vec<usize> = (1..=config.agents).collect();
+        let numbers: Vec<usize> = (1..=config.learning.agents).collect();
         Ok(Self { setting, fleet: fleet(world, &numbers, seed, setting.rewards()), attackers, honest })
     }
 
@@ -61,13 +62,15 @@ mod tests {
     use fedbandit_core::{Rewards, Values, packed_len};
 
     use super::*;
+    use crate::learning::Learning;
 
     const D: usize = 2;
     const HONEST: usize = 3;
 
     fn colluders(attack: Attack) -> Result<Colluders, ConfigError> {
-        let config = Config { agents: 5, dim: D, steps: 64, attack, ..Config::default() };
-        Colluders::new(&Config { episode_len: Some(8), first_episode: Some(8), ..config }, HONEST, 1)
+        let learning = Learning { agents: 5, dim: D, steps: 64, ..Learning::default() };
+        let learning = Learning { episode_len: Some(8), first_episode: Some(8), ..learning };
+        Colluders::new(&Config { learning, attack, ..Config::default() }, HONEST, 1)
     }
 
     /// What is sent in eight episodes, by episode and colluder.

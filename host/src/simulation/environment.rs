@@ -10,10 +10,11 @@ use nalgebra::{DMatrix, DVector, SymmetricEigen};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 
-use super::config::{Config, ConfigError};
-use super::random::{Use, below, generator, uniform};
+use super::config::Config;
 use super::replay::{Log, Logs};
+use crate::learning::{ConfigError, RewardKind};
 use crate::names::UnknownName;
+use crate::random::{Use, below, generator, uniform};
 
 /// How decision sets are drawn.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -34,34 +35,6 @@ pub enum Environment {
     Unequal,
     /// Steps of a log, drawn uniformly.
     Replay(PathBuf),
-}
-
-/// What a reward is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RewardKind {
-    /// ⟨x, θ*⟩ + R·N(0, 1).
-    Gaussian(f64),
-    /// 1 with probability (1 + ⟨x, θ*⟩)/2, else −1.
-    Bounded,
-}
-
-impl RewardKind {
-    /// R, for which the noise is R-sub-Gaussian.
-    pub fn noise(self) -> f64 {
-        match self {
-            Self::Gaussian(noise) => noise,
-            // A variable with values in an interval of length 2.
-            Self::Bounded => 1.0,
-        }
-    }
-
-    /// r_max, where there is one.
-    pub fn bound(self) -> Option<f64> {
-        match self {
-            Self::Gaussian(_) => None,
-            Self::Bounded => Some(1.0),
-        }
-    }
 }
 
 impl fmt::Display for Environment {
@@ -92,33 +65,6 @@ impl FromStr for Environment {
         at.map(|at| plain[at].clone()).ok_or_else(unknown)
     }
 }
-
-impl fmt::Display for RewardKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gaussian(noise) => write!(f, "gaussian:{noise}"),
-            Self::Bounded => f.pad("bounded"),
-        }
-    }
-}
-
-impl FromStr for RewardKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let noise = |noise: &str| noise.parse().ok().filter(|noise| (0.0..=MAX_REWARD).contains(noise));
-        match text.strip_prefix("gaussian:").map(noise) {
-            Some(Some(noise)) => Ok(Self::Gaussian(noise)),
-            None if text == "bounded" => Ok(Self::Bounded),
-            _ => Err(format!(
-                "rewards are gaussian:R with a noise level R from 0 to {MAX_REWARD:e}, or bounded, not '{text}'"
-            )),
-        }
-    }
-}
-
-/// The largest R, ‖θ*‖ and logged reward: far below what a device refuses, however often it is added up.
-pub(super) const MAX_REWARD: f64 = 1e15;
 
 /// One seed's environment: its θ*, and everything that is needed to draw from it.
 #[derive(Clone, Debug)]
@@ -165,19 +111,21 @@ impl World {
             }
             _ => None,
         };
-        if let Some(log) = log.filter(|log| log.dimension() != config.dim) {
-            let reason = format!("the log has {} columns x_j, not {}", log.dimension(), config.dim);
+        if let Some(log) = log.filter(|log| log.dimension() != config.learning.dim) {
+            let reason = format!("the log has {} columns x_j, not {}", log.dimension(), config.learning.dim);
             return Err(ConfigError::new("dim", reason));
         }
         let mut rng = generator(seed, Use::World, 0);
-        let direction = DVector::<f64>::from_fn(config.dim, |_, _| StandardNormal.sample(&mut rng)).normalize();
-        let theta = log.map_or_else(|| direction * config.theta_norm, |log| least_squares(log)).as_slice().to_vec();
+        let direction =
+            DVector::<f64>::from_fn(config.learning.dim, |_, _| StandardNormal.sample(&mut rng)).normalize();
+        let theta =
+            log.map_or_else(|| direction * config.learning.theta_norm, |log| least_squares(log)).as_slice().to_vec();
         Ok(Self {
             theta,
             environment: config.environment.clone(),
-            rewards: config.rewards,
+            rewards: config.learning.rewards,
             arms: config.arms,
-            horizon: config.steps,
+            horizon: config.learning.steps,
             seed,
             log: log.cloned(),
         })
@@ -283,13 +231,14 @@ fn least_squares(log: &Log) -> DVector<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::learning::Learning;
 
     const DRAWS: usize = 20_000;
     const AGENT: u64 = 2;
 
     fn world(environment: Environment, arms: usize) -> World {
-        let config =
-            Config { dim: 4, arms, steps: 100, environment, rewards: RewardKind::Bounded, ..Config::default() };
+        let learning = Learning { dim: 4, steps: 100, rewards: RewardKind::Bounded, ..Learning::default() };
+        let config = Config { learning, arms, environment, ..Config::default() };
         World::new(&config, &Logs::new(), 9).unwrap()
     }
 

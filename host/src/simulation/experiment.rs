@@ -5,16 +5,18 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::batch::Job;
-use super::config::{AggregatorName, Config};
+use super::config::Config;
 use super::environment::Environment;
+use crate::keys::{line, table};
+use crate::learning::{AggregatorName, Learning};
 
 /// What is simulated: a configuration, and what it is repeated for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experiment {
     /// The configuration, apart from its aggregator.
     pub config: Config,
-    /// How the controller aggregates, one after the other.
-    pub aggregators: Vec<AggregatorName>,
+    /// How the controller aggregates, one after the other. Unless said, by those that a result is best compared with.
+    pub aggregators: Option<Vec<AggregatorName>>,
     /// What the runs are repeated for.
     pub seeds: Vec<u64>,
     /// Whether rewards were spoken of. What is simulated has a noise of its own; what is not has one that must be told.
@@ -23,10 +25,7 @@ pub struct Experiment {
 
 impl Default for Experiment {
     fn default() -> Self {
-        let aggregators =
-            [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
-        let (config, aggregators) = (Config::default(), aggregators.to_vec());
-        Self { config, aggregators, seeds: vec![1, 2, 3], noise_given: false }
+        Self { config: Config::default(), aggregators: None, seeds: vec![1, 2, 3], noise_given: false }
     }
 }
 
@@ -34,9 +33,18 @@ impl Experiment {
     /// All keys, as a file can have them.
     pub fn keys(&self) -> Value {
         let mut keys = json!(self.config);
-        keys["aggregator"] = self.aggregators.iter().map(ToString::to_string).collect();
+        keys["aggregator"] = self.aggregators().iter().map(ToString::to_string).collect();
         keys["seeds"] = json!(self.seeds);
         keys
+    }
+
+    fn aggregators(&self) -> Vec<AggregatorName> {
+        let compared =
+            [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
+        // Who learns alone sends nothing that could be made private.
+        let fits =
+            |aggregator: &AggregatorName| *aggregator != AggregatorName::Solo || self.config.learning.privacy.is_none();
+        self.aggregators.clone().unwrap_or_else(|| compared.into_iter().filter(fits).collect())
     }
 
     /// A job for each aggregator and seed.
@@ -44,12 +52,15 @@ impl Experiment {
     /// # Errors
     /// The rewards of a log have a noise that an aggregator must know, and it was not said.
     pub fn jobs(&self) -> Result<Vec<Job>, String> {
+        let aggregators = self.aggregators();
         if matches!(self.config.environment, Environment::Replay(_)) {
-            self.aggregators.iter().try_for_each(|aggregator| aggregator.check_noise(self.noise_given))?;
+            aggregators.iter().try_for_each(|aggregator| aggregator.check_noise(self.noise_given))?;
         }
-        let config = |aggregator: &AggregatorName| Config { aggregator: *aggregator, ..self.config.clone() };
-        let pairs =
-            self.aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
+        let config = |aggregator: &AggregatorName| {
+            let learning = Learning { aggregator: *aggregator, ..self.config.learning };
+            Config { learning, ..self.config.clone() }
+        };
+        let pairs = aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
         Ok(pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect())
     }
 
@@ -63,7 +74,7 @@ impl Experiment {
             "aggregator" => {
                 let name =
                     |value: &Value| value.as_str().unwrap_or_default().parse().map_err(|error| format!("{error}"));
-                self.aggregators = list(value, "aggregator", name)?;
+                self.aggregators = Some(list(value, "aggregator", name)?);
             }
             _ => self.config = self.config.with(key, value)?,
         }
@@ -92,14 +103,6 @@ impl Experiment {
     }
 }
 
-/// The keys of a TOML file.
-///
-/// # Errors
-/// The text is not TOML; the reason names the file.
-pub fn table(file: &Path, text: &str) -> Result<toml::Table, String> {
-    text.parse().map_err(|error| format!("{}: {error}", file.display()))
-}
-
 /// A value or a list of them.
 fn list<T, E: std::fmt::Display>(
     value: Value,
@@ -112,10 +115,4 @@ fn list<T, E: std::fmt::Display>(
         value => vec![value],
     };
     values.iter().map(|value| parse(value).map_err(|error| format!("{key}: {error}"))).collect()
-}
-
-/// The first line of a file that sets a key.
-pub(crate) fn line(text: &str, key: &str) -> usize {
-    let sets = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
-    text.lines().position(sets).map_or(1, |index| index + 1)
 }

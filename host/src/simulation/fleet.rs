@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::environment::{Scene, World};
-use super::random::{Use, generator};
 use super::selection::{DecisionSets, select_all};
+use crate::random::{Use, generator};
 use crate::rule::Parameters;
 
 /// Virtual devices of one dimension.

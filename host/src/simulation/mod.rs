@@ -4,12 +4,14 @@
 //! same for all aggregators, so that regrets can be compared draw by draw.
 //!
 //! ```
+//! use fedbandit::learning::Learning;
 //! use fedbandit::simulation::{Config, Logs, run};
 //!
-//! let config = Config { agents: 20, dim: 4, steps: 256, ..Config::default() };
+//! let learning = Learning { agents: 20, dim: 4, steps: 256, ..Learning::default() };
+//! let config = Config { learning, ..Config::default() };
 //! let outcome = run(&config, &Logs::new(), 7, &|_| {})?;
 //! assert!(outcome.total < 0.5, "three in ten collude, and yet it learns");
-//! # Ok::<(), fedbandit::simulation::ConfigError>(())
+//! # Ok::<(), fedbandit::learning::ConfigError>(())
 //! ```
 
 mod attack;
@@ -22,28 +24,24 @@ mod experiment;
 mod fleet;
 mod optimal;
 mod outcome;
-mod random;
 mod replay;
-mod rules;
 mod run;
 mod selection;
 
 pub use attack::Attack;
 pub use batch::{Job, agent_steps, run_all};
 pub use colluders::{Colluders, Lie};
-pub use config::{AggregatorName, Config, ConfigError, Privacy, ScheduleName};
-pub use environment::{Environment, RewardKind};
+pub use config::Config;
+#[cfg(feature = "service")]
+pub(crate) use config::WORLD;
+pub use environment::Environment;
 #[cfg(feature = "service")]
 pub(crate) use environment::{Scene, World};
-#[cfg(feature = "service")]
-pub(crate) use experiment::line;
-pub use experiment::{Experiment, table};
+pub use experiment::Experiment;
 pub use fleet::DIMENSIONS;
 #[cfg(feature = "service")]
 pub(crate) use fleet::for_dimensions;
 pub use outcome::{Outcome, TRACE, Trace};
-#[cfg(feature = "service")]
-pub(crate) use random::{Use, generator};
 pub use replay::{Log, LogError, Logs};
 pub use run::{run, run_rule};
 pub use selection::{DecisionSets, select_all};

@@ -7,14 +7,15 @@ use rand_pcg::rand_core::Rng;
 
 use super::attack::Message;
 use super::attackers::Attackers;
-use super::config::{AggregatorName, Config, ConfigError};
+use super::config::Config;
 use super::environment::World;
 use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
 use super::outcome::{Outcome, TRACE, Trace};
-use super::random::{Use, generator};
 use super::replay::Logs;
 use crate::controller::{Controller, Counts};
+use crate::learning::{AggregatorName, ConfigError};
 use crate::privacy::{Private, Seed};
+use crate::random::{Use, generator};
 use crate::rule::{Estimate, Parameters, Rule};
 use crate::setting::{Setting, SetupError};
 use crate::streams::{AgentId, NoPrivacy, Privatise, Streams};
@@ -29,7 +30,7 @@ use crate::symmetric;
 pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, ConfigError> {
     config.check()?;
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
-    let counts = match config.aggregator {
+    let counts = match config.learning.aggregator {
         AggregatorName::Solo => simulation.alone()?,
         _ => simulation.together()?,
     };
@@ -50,10 +51,10 @@ pub fn run_rule(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Outcome, ConfigError> {
     config.check()?;
-    if config.privacy.is_some() {
+    if config.learning.privacy.is_some() {
         return Err(ConfigError::new("privacy", "a rule of your own is for streams without noise"));
     }
-    if config.aggregator == AggregatorName::Solo {
+    if config.learning.aggregator == AggregatorName::Solo {
         return Err(ConfigError::new("aggregator", "solo sends nothing that a rule of your own could take in"));
     }
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
@@ -92,11 +93,12 @@ impl<'a> Simulation<'a> {
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Result<Self, ConfigError> {
         let world = World::new(config, logs, seed)?;
-        let setting = config.setting()?;
+        let setting = config.rules().setting()?;
         // The oracle's devices are the honest ones, with the draws that they have in every other run.
         let corrupted = corrupted(config, seed);
-        let oracle = config.aggregator.is_oracle();
-        let devices: Vec<usize> = (0..config.agents).filter(|device| !(oracle && corrupted[*device])).collect();
+        let oracle = config.learning.aggregator.is_oracle();
+        let devices: Vec<usize> =
+            (0..config.learning.agents).filter(|device| !(oracle && corrupted[*device])).collect();
         Ok(Self {
             config,
             seed,
@@ -126,11 +128,12 @@ impl<'a> Simulation<'a> {
     /// The agents and their controller.
     fn together(&mut self) -> Result<Counts, ConfigError> {
         let attackers = self.attackers()?;
-        let Some(plan) = self.config.plan(self.seed)? else {
-            return self.with_controller(self.config.rule(self.seed)?, attackers, NoPrivacy::new);
+        let rules = self.config.rules();
+        let Some(plan) = rules.plan(self.seed)? else {
+            return self.with_controller(rules.rule(self.seed)?, attackers, NoPrivacy::new);
         };
-        let (groups, key) = (self.config.groups(self.seed)?, Seed(self.seed));
-        self.with_controller(self.config.rule_on_units()?, attackers, |agents, _| match &groups {
+        let (groups, key) = (rules.groups(self.seed)?, Seed(self.seed));
+        self.with_controller(rules.rule_on_units()?, attackers, |agents, _| match &groups {
             Some(groups) => Private::groups(plan, key, agents, groups),
             None => Private::agents(plan, key, agents),
         })
@@ -160,8 +163,8 @@ impl<'a> Simulation<'a> {
 
     /// Every agent by itself, with its own sums.
     fn alone(&mut self) -> Result<Counts, ConfigError> {
-        let mut rule = self.config.rule_on_units()?;
-        let d = self.config.dim;
+        let mut rule = self.config.rules().rule_on_units()?;
+        let d = self.config.learning.dim;
         let sums = (0..self.corrupted.len()).map(|_| Streams::zeros(1, d)).collect::<Result<Vec<_>, _>>();
         let mut sums = sums.map_err(SetupError::from)?;
         let mut attackers = self.attackers()?;
@@ -192,7 +195,7 @@ impl<'a> Simulation<'a> {
         let before = self.setting.episodes.steps_before(episode);
         let start = u32::try_from(before).unwrap_or(u32::MAX);
         let episode_len = self.setting.episodes.length(episode);
-        let steps = episode_len.min(self.config.steps.saturating_sub(start));
+        let steps = episode_len.min(self.config.learning.steps.saturating_sub(start));
         let width_ratio = match &models {
             Models::Broadcast(model) if self.knows_theta => Some(self.width_ratio(model)),
             _ => None,
@@ -201,7 +204,7 @@ impl<'a> Simulation<'a> {
             Models::Broadcast(model) => Some(f64::from(model.beta)),
             Models::Own(..) => None,
         };
-        let late = self.config.steps / 2;
+        let late = self.config.learning.steps / 2;
         let played = self.fleet.play(models, conduct, Stretch { episode, episode_len, start, steps, late });
         self.cpu_seconds += played.cpu_seconds;
         for (tally, corrupted) in played.tallies.iter().zip(&self.corrupted) {
@@ -258,14 +261,14 @@ impl<'a> Simulation<'a> {
         let rejected = counts.faults.iter().filter_map(|(fault, count)| Some((name(fault)?, *count)));
         Outcome {
             seed: self.seed,
-            aggregator: config.aggregator.to_string(),
+            aggregator: config.learning.aggregator.to_string(),
             attack: config.attack.to_string(),
             corrupt: config.corrupt,
             environment: config.environment.to_string(),
-            privacy: config.privacy.map(|privacy| privacy.to_string()),
+            privacy: config.learning.privacy.map(|privacy| privacy.to_string()),
             regret: honest.regret,
             regret_random: honest.random,
-            regret_oracle: config.aggregator.is_oracle().then_some(honest.regret),
+            regret_oracle: config.learning.aggregator.is_oracle().then_some(honest.regret),
             after_first_episode: honest.regret - self.first_episode,
             total: honest.regret / honest.random,
             late: honest.late_regret / honest.late_random,
@@ -273,8 +276,8 @@ impl<'a> Simulation<'a> {
             attacked_total: (attacked.random > 0.0).then(|| attacked.regret / attacked.random),
             theta_error: self.knows_theta.then_some(self.theta_error),
             width_ratio_max: self.knows_theta.then_some(self.width_ratio_max),
-            bytes_up: self.messages * max_frame_len(config.dim) as u64,
-            bytes_down: self.models * max_frame_len(config.dim) as u64,
+            bytes_up: self.messages * max_frame_len(config.learning.dim) as u64,
+            bytes_down: self.models * max_frame_len(config.learning.dim) as u64,
             rejected: rejected.collect(),
             repairs: counts.repaired,
             agent_steps_per_cpu_second: self.agent_steps as f64 / self.cpu_seconds,
@@ -286,9 +289,9 @@ impl<'a> Simulation<'a> {
 /// Who is corrupted: those with the least of a number that is drawn for each.
 fn corrupted(config: &Config, seed: u64) -> Vec<bool> {
     let mut rng = generator(seed, Use::World, 1);
-    let mut order: Vec<(u64, usize)> = (0..config.agents).map(|device| (rng.next_u64(), device)).collect();
+    let mut order: Vec<(u64, usize)> = (0..config.learning.agents).map(|device| (rng.next_u64(), device)).collect();
     order.sort_unstable();
-    let mut corrupted = vec![false; config.agents];
+    let mut corrupted = vec![false; config.learning.agents];
     order.iter().take(config.corrupted()).for_each(|(_, device)| corrupted[*device] = true);
     corrupted
 }

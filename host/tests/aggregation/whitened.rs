@@ -2,9 +2,10 @@
 
 use fedbandit::admission::{Admission, Fault, Level, SettingError};
 use fedbandit::controller::Controller;
+use fedbandit::learning::{AggregatorName, Learning, RewardKind};
 use fedbandit::rule::{Estimate, Rule};
 use fedbandit::setting::{Episodes, Setting};
-use fedbandit::simulation::{AggregatorName, Attack, Config, Environment, Logs, RewardKind, run};
+use fedbandit::simulation::{Attack, Config, Environment, Logs, run};
 use fedbandit::streams::{AgentId, NoPrivacy, Streams};
 use fedbandit::whitened::{Assumptions, Centre, Whitened};
 use nalgebra::{DMatrix, DVector};
@@ -508,32 +509,33 @@ fn the_last_agent_is_never_gone() {
 fn with_privacy_nobody_is_dropped() {
     let refused = Admission::new(Level::Drop, 2, 8, Some(1.0), true).unwrap_err();
     assert_eq!(refused, SettingError::PrivacyCannotDrop);
-    let private = Config {
+    let private = Learning {
         aggregator: AggregatorName::WhitenedFilter,
         rewards: RewardKind::Bounded,
         privacy: Some("4,1e-6".parse().unwrap()),
-        ..Config::default()
+        ..Learning::default()
     };
-    private.check().unwrap();
-    let dropping = Config { admission: Some(Level::Drop), ..private };
+    let check = |learning| Config { learning, ..Config::default() }.check();
+    check(private).unwrap();
+    let dropping = Learning { admission: Some(Level::Drop), ..private };
     assert_eq!(
-        dropping.check().unwrap_err().to_string(),
+        check(dropping).unwrap_err().to_string(),
         "admission: with privacy nobody can be dropped for what a message said"
     );
 }
 
 #[test]
 fn what_cannot_be_is_said() {
-    let whitened = Config { aggregator: AggregatorName::WhitenedFilter, ..Config::default() };
-    let message = |config: Config| config.check().unwrap_err().to_string();
-    let silent = Config { rewards: RewardKind::Gaussian(0.0), ..whitened.clone() };
+    let whitened = Learning { aggregator: AggregatorName::WhitenedFilter, ..Learning::default() };
+    let message = |learning| Config { learning, ..Config::default() }.check().unwrap_err().to_string();
+    let silent = Learning { rewards: RewardKind::Gaussian(0.0), ..whitened };
     assert_eq!(
         message(silent),
         "rewards: whitened-filter needs a noise level R > 0, as gaussian:0.5: it tells noise from lies by that"
     );
-    let theorem = Config { schedule: "theorem".parse().unwrap(), ..whitened };
+    let theorem = Learning { schedule: "theorem".parse().unwrap(), ..whitened };
     assert_eq!(message(theorem), "schedule: no theorem of the paper is about whitened-filter");
-    let krum = Config { aggregator: AggregatorName::Krum, admission: Some(Level::Drop), ..Config::default() };
+    let krum = Learning { aggregator: AggregatorName::Krum, admission: Some(Level::Drop), ..Learning::default() };
     assert_eq!(message(krum), "admission: krum counts on the number of agents: nobody can be dropped");
 }
 
@@ -542,12 +544,13 @@ fn what_cannot_be_is_said() {
 /// No message of `optimal` is refused, against whichever rule, with bounded rewards or not; and it is no weaker than doing nothing.
 #[test]
 fn optimal_messages_pass() {
-    let base = Config { agents: 20, dim: 4, steps: 128, episode_len: Some(16), ..Config::default() };
+    let base = Learning { agents: 20, dim: 4, steps: 128, episode_len: Some(16), ..Learning::default() };
     for aggregator in [AggregatorName::WhitenedFilter, AggregatorName::WhitenedMedian, AggregatorName::GeometricMedian]
     {
         for rewards in [RewardKind::Gaussian(0.5), RewardKind::Bounded] {
             for attack in [Attack::Optimal, Attack::OptimalSleeper] {
-                let config = Config { aggregator, rewards, attack, environment: Environment::Skew, ..base.clone() };
+                let learning = Learning { aggregator, rewards, ..base };
+                let config = Config { learning, attack, environment: Environment::Skew, ..Config::default() };
                 let outcome = run(&config, &Logs::new(), 5, &|_| {}).unwrap();
                 assert!(outcome.rejected.is_empty(), "{aggregator} {attack}: {:?}", outcome.rejected);
             }
@@ -559,9 +562,10 @@ fn optimal_messages_pass() {
 /// filter bears it better than the paper's median.
 #[test]
 fn optimal_is_strong_and_the_filter_bears_it() {
-    let config = Config { agents: 40, dim: 4, steps: 512, environment: Environment::Skew, ..Config::default() };
     let total = |aggregator, attack| -> f64 {
-        let one = |seed| run(&Config { aggregator, attack, ..config.clone() }, &Logs::new(), seed, &|_| {}).unwrap();
+        let learning = Learning { agents: 40, dim: 4, steps: 512, aggregator, ..Learning::default() };
+        let config = Config { learning, attack, environment: Environment::Skew, ..Config::default() };
+        let one = |seed| run(&config, &Logs::new(), seed, &|_| {}).unwrap();
         [61, 62].map(one).iter().map(|outcome| outcome.total).sum()
     };
     let (filter, median) = (AggregatorName::WhitenedFilter, AggregatorName::GeometricMedian);

@@ -47,6 +47,18 @@ fn refuses(directory: &Path, arguments: &str, code: i32, sentence: &str) {
     assert!(output.stdout.is_empty());
 }
 
+/// With fewer agents and steps, which the examples do not say.
+#[test]
+fn the_examples_of_help_run() {
+    let here = Directory::new("examples");
+    let help = stdout(&here.0, "simulate --help");
+    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  fedbandit ")).collect();
+    assert!(examples.len() >= 3, "{help}");
+    for example in examples {
+        stdout(&here.0, &format!("{example} --agents 12 --steps 64"));
+    }
+}
+
 #[test]
 fn json_has_the_keys_that_programs_rely_on() {
     let here = Directory::new("keys");

@@ -11,7 +11,8 @@ use fedbandit::aggregate::{
     Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, ShapeError, Tolerance, objective,
 };
 use fedbandit::controller::{Closed, Controller, Suspicion};
-use fedbandit::rule::{Estimate, Evidence, Parameters, Rule, Schedule, Separate, Solution};
+use fedbandit::rule::{Estimate, Parameters, Rule, Separate};
+use fedbandit::schedule::{Evidence, Schedule, Solution};
 use fedbandit::setting::{Episodes, Setting, SetupError};
 use fedbandit::streams::{AgentId, NoPrivacy, Privatise, Streams};
 use fedbandit::symmetric;
@@ -472,9 +473,9 @@ fn a_run_ends_after_its_last_episode() {
     }
     assert_eq!(controller.faults_of(AgentId(7)), Some(&BTreeMap::from([(Fault::WrongEpisode, 4)])));
     assert_eq!(controller.faults_of(AgentId(17)), Some(&BTreeMap::new()));
-    assert_eq!(controller.faults_of(AgentId(8)), None);
     assert_eq!(controller.expects(AgentId(17), 1), Err(Fault::Duplicate), "what came is known after the end, too");
     assert_eq!(controller.expects(AgentId(17), 2), Err(Fault::WrongEpisode));
+    assert_eq!(controller.faults_of(AgentId(8)), None);
 }
 
 #[test]

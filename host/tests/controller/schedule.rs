@@ -2,10 +2,9 @@
 
 use fedbandit::aggregate::Points;
 use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound};
-use fedbandit::rule::{Evidence, Schedule, Solution};
 use fedbandit::schedule::{
-    Alone, Calibrated, Inexact, Number, Problem, StreamNoise, Theorem, beta_theorem_1, beta_theorem_2, beta_theorem_3,
-    lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
+    Alone, Calibrated, Evidence, Inexact, Number, Problem, Schedule, Solution, StreamNoise, Theorem, beta_theorem_1,
+    beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
 use fedbandit::setting::Episodes;
 use fedbandit::streams::Streams;

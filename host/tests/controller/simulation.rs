@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 
 use fedbandit::admission::Level;
 use fedbandit::aggregate::Mean;
+use fedbandit::learning::{AggregatorName, Learning, RewardKind, ScheduleName};
 use fedbandit::rule::{Rule, Separate};
 use fedbandit::schedule::Calibrated;
-use fedbandit::simulation::{
-    AggregatorName, Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, RewardKind, ScheduleName, run,
-    run_all, run_rule,
-};
+use fedbandit::simulation::{Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, run, run_all, run_rule};
 use fedbandit_core::wire::{Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
 
@@ -17,8 +15,17 @@ fn simulate(config: &Config, seed: u64) -> Outcome {
     run(config, &Logs::new(), seed, &|_| {}).unwrap()
 }
 
+/// In the default world.
+fn of(learning: Learning) -> Config {
+    Config { learning, ..Config::default() }
+}
+
+fn few() -> Learning {
+    Learning { agents: 20, dim: 4, steps: 256, ..Learning::default() }
+}
+
 fn small() -> Config {
-    Config { agents: 20, dim: 4, steps: 256, ..Config::default() }
+    of(few())
 }
 
 /// E max − E of A independent coordinates ⟨x, w⟩ of points uniform in the d-ball, by quadrature: their density is
@@ -48,8 +55,8 @@ fn random_regret_in_the_ball(d: usize, arms: i32) -> f64 {
 #[test]
 fn random_choices_have_the_regret_of_the_ball() {
     for d in [2, 4, 8, 16] {
-        let config =
-            Config { dim: d, agents: 20, corrupt: 0.0, attack: Attack::None, steps: 3072, ..Config::default() };
+        let learning = Learning { dim: d, agents: 20, steps: 3072, ..Learning::default() };
+        let config = Config { corrupt: 0.0, attack: Attack::None, ..of(learning) };
         let outcome = simulate(&config, 31);
         let expected = random_regret_in_the_ball(d, 10);
         let measured = outcome.regret_random / (20.0 * 3072.0);
@@ -68,13 +75,15 @@ fn a_rule_of_ones_own() {
         Outcome { agent_steps_per_cpu_second: 0.0, aggregator: "mean".into(), ..outcome }
     };
     for attack in [Attack::Collude, Attack::Adaptive] {
-        let mean = Config { aggregator: AggregatorName::Mean, attack, ..small() };
+        let by = |aggregator| Config { attack, ..of(Learning { aggregator, ..few() }) };
+        let mean = by(AggregatorName::Mean);
         let named = Outcome { agent_steps_per_cpu_second: 0.0, ..simulate(&mean, 3) };
         assert_eq!(own(&mean), named);
-        assert_eq!(own(&Config { aggregator: AggregatorName::GeometricMedian, ..mean }), named);
+        assert_eq!(own(&by(AggregatorName::GeometricMedian)), named);
     }
-    let private = Config { rewards: RewardKind::Bounded, privacy: Some("4,1e-6".parse().unwrap()), ..small() };
-    let solo = Config { aggregator: AggregatorName::Solo, attack: Attack::Adaptive, ..small() };
+    let private = of(Learning { rewards: RewardKind::Bounded, privacy: Some("4,1e-6".parse().unwrap()), ..few() });
+    let solo = of(Learning { aggregator: AggregatorName::Solo, ..few() });
+    let solo = Config { attack: Attack::Adaptive, ..solo };
     for (config, key) in [(private, "privacy: "), (solo, "aggregator: solo")] {
         let refused = run_rule(&config, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
         assert!(refused.to_string().starts_with(key), "{refused}");
@@ -87,7 +96,8 @@ fn a_rule_of_ones_own() {
 fn a_log_with_known_rewards() {
     let log = Log::parse("step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n", true).unwrap();
     let environment = Environment::Replay("log".into());
-    let config = Config { dim: 2, agents: 3, steps: 100, environment, corrupt: 0.0, attack: Attack::None, ..small() };
+    let learning = Learning { dim: 2, agents: 3, steps: 100, ..few() };
+    let config = Config { environment, corrupt: 0.0, attack: Attack::None, ..of(learning) };
     let logs = Logs::from([("log".into(), log.into())]);
     let outcome = run(&config, &logs, 1, &|_| {}).unwrap();
     assert_eq!(outcome.regret_random, 3.0 * 100.0 / 2.0);
@@ -109,16 +119,17 @@ fn a_log_of_categories() {
     let rows: String = (0..100_000).map(|step| row(step % 7, step % 3)).collect();
     let log = Log::parse(&format!("step,x_1,x_2,x_3,x_4,x_5,x_6,x_7,x_8,reward\n{rows}"), false).unwrap();
     let environment = Environment::Replay("log".into());
-    let config = Config { dim: 8, agents: 3, steps: 10, environment, attack: Attack::FakeParameter, ..small() };
+    let learning = Learning { dim: 8, agents: 3, steps: 10, ..few() };
+    let config = Config { environment, attack: Attack::FakeParameter, ..of(learning) };
     assert!(run(&config, &Logs::from([("log".into(), log.into())]), 1, &|_| {}).is_ok());
 }
 
 /// Rewards as large as they may be.
 #[test]
 fn the_largest_rewards_are_simulated() {
-    let config = Config { rewards: RewardKind::Gaussian(1e15), theta_norm: 1e15, ..small() };
+    let learning = Learning { rewards: RewardKind::Gaussian(1e15), theta_norm: 1e15, ..few() };
     for schedule in [ScheduleName::Calibrated, ScheduleName::Theorem] {
-        let outcome = simulate(&Config { schedule, ..config.clone() }, 1);
+        let outcome = simulate(&of(Learning { schedule, ..learning }), 1);
         assert!(outcome.regret.is_finite() && outcome.regret_random > 1e15);
     }
 }
@@ -126,17 +137,16 @@ fn the_largest_rewards_are_simulated() {
 /// What a rerun gives, on any number of threads, but for the time it took.
 #[test]
 fn reruns_and_threads_give_the_same_bytes() {
+    let private = Learning {
+        rewards: RewardKind::Bounded,
+        privacy: Some("4,1e-6".parse().unwrap()),
+        aggregator: AggregatorName::MedianOfMeans,
+        ..few()
+    };
     let configs = [
         Config { attack: Attack::Adaptive, ..small() },
-        Config { aggregator: AggregatorName::Solo, attack: Attack::FakeParameter, ..small() },
-        Config {
-            rewards: RewardKind::Bounded,
-            privacy: Some("4,1e-6".parse().unwrap()),
-            aggregator: AggregatorName::MedianOfMeans,
-            corrupt: 0.2,
-            environment: Environment::Drifting,
-            ..small()
-        },
+        Config { attack: Attack::FakeParameter, ..of(Learning { aggregator: AggregatorName::Solo, ..few() }) },
+        Config { corrupt: 0.2, environment: Environment::Drifting, ..of(private) },
     ];
     let jobs: Vec<Job> = configs.into_iter().map(|config| Job { config, seed: 5 }).collect();
     let text = |threads: usize| {
@@ -156,8 +166,8 @@ fn reruns_and_threads_give_the_same_bytes() {
 fn all_aggregators_meet_the_same_draws() {
     let jobs: Vec<Job> = AggregatorName::ALL
         .iter()
-        .map(|aggregator| Config { aggregator: *aggregator, corrupt: 0.2, first_episodes: Some(1), ..small() })
-        .map(|config| Job { config, seed: 8 })
+        .map(|aggregator| of(Learning { aggregator: *aggregator, first_episodes: Some(1), ..few() }))
+        .map(|config| Job { config: Config { corrupt: 0.2, ..config }, seed: 8 })
         .collect();
     let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
     let randoms: BTreeSet<u64> = outcomes.iter().map(|outcome| outcome.regret_random.to_bits()).collect();
@@ -174,9 +184,9 @@ fn all_aggregators_meet_the_same_draws() {
 /// half, give or take six deviations (384), are not attacked; the mean regret of a step is within 0.012 at six deviations.
 #[test]
 fn attacked_steps_do_not_count() {
-    let config = Config { agents: 8, corrupt: 0.49, dim: 4, ..Config::default() };
-    assert_eq!(config.corrupted(), 3);
-    let config = Config { agents: 9, ..config };
+    let almost_half = |agents| Config { corrupt: 0.49, ..of(Learning { agents, dim: 4, ..Learning::default() }) };
+    assert_eq!(almost_half(8).corrupted(), 3);
+    let config = almost_half(9);
     assert_eq!(config.corrupted(), 4);
     let faked = simulate(&Config { attack: Attack::FakeParameter, ..config.clone() }, 3);
     let random_per_step = random_regret_in_the_ball(4, 10);
@@ -193,7 +203,7 @@ fn attacked_steps_do_not_count() {
 /// Bytes are those of the frames that a device really sends.
 #[test]
 fn bytes_are_frames() {
-    let config = Config { dim: 8, attack: Attack::Silent, ..small() };
+    let config = Config { attack: Attack::Silent, ..of(Learning { dim: 8, ..few() }) };
     let outcome = simulate(&config, 2);
     let identity = Identity { run: 1, agent: 1, dimension: 8, key: [0; 32] };
     let mut frame = [0; 1024];
@@ -217,7 +227,7 @@ fn bytes_are_frames() {
 /// What is wrong with a message is counted by its reason, once for each of 6 agents and 8 episodes.
 #[test]
 fn rejected_messages_have_their_reason() {
-    let bounded = Config { rewards: RewardKind::Bounded, ..small() };
+    let bounded = of(Learning { rewards: RewardKind::Bounded, ..few() });
     let reasons = [
         (Attack::NonFinite, small(), "non-finite", 48),
         (Attack::Asymmetric, small(), "asymmetric", 48),
@@ -251,7 +261,7 @@ fn reasons_without(attack: Attack) -> bool {
 #[test]
 fn whitened_rules_drop_unless_told_otherwise() {
     let rejected = |aggregator, admission| {
-        let config = Config { aggregator, admission, attack: Attack::NonFinite, ..small() };
+        let config = Config { attack: Attack::NonFinite, ..of(Learning { aggregator, admission, ..few() }) };
         simulate(&config, 4).rejected.into_iter().collect::<Vec<_>>()
     };
     let zeroed = [("non-finite".to_owned(), 6 * 14)];
@@ -263,7 +273,8 @@ fn whitened_rules_drop_unless_told_otherwise() {
     assert_eq!(rejected(filter, Some(Level::Paper)), zeroed);
     assert_eq!(rejected(AggregatorName::WhitenedMeans, None), zeroed);
     let (rewards, privacy) = (RewardKind::Bounded, Some("4,1e-6".parse().unwrap()));
-    let private = Config { aggregator: filter, attack: Attack::NonFinite, rewards, privacy, ..small() };
+    let private = of(Learning { aggregator: filter, rewards, privacy, ..few() });
+    let private = Config { attack: Attack::NonFinite, ..private };
     assert!(simulate(&private, 4).rejected.keys().eq(["non-finite"]));
 }
 
@@ -274,21 +285,22 @@ fn everything_runs_with_everything() {
     let mut jobs = Vec::new();
     for attack in Attack::ALL {
         for aggregator in AggregatorName::ALL {
-            jobs.push(Config { attack: *attack, aggregator: *aggregator, corrupt: 0.25, ..small() });
+            let learning = Learning { aggregator: *aggregator, ..few() };
+            jobs.push(Config { attack: *attack, corrupt: 0.25, ..of(learning) });
         }
     }
     for environment in [Environment::Skew, Environment::FixedArms, Environment::Shared, Environment::Drifting] {
         for rewards in [RewardKind::Gaussian(0.5), RewardKind::Bounded] {
-            jobs.push(Config { environment: environment.clone(), rewards, ..small() });
+            jobs.push(Config { environment: environment.clone(), ..of(Learning { rewards, ..few() }) });
         }
     }
-    jobs.extend(DIMENSIONS.iter().map(|dim| Config { dim: *dim, steps: 64, ..small() }));
+    jobs.extend(DIMENSIONS.iter().map(|dim| of(Learning { dim: *dim, steps: 64, ..few() })));
     let jobs: Vec<Job> = jobs.into_iter().map(|config| Job { config, seed: 6 }).collect();
     for (job, outcome) in jobs.iter().zip(run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap()) {
         let numbers = [outcome.total, outcome.late, outcome.regret_oracle.unwrap(), outcome.theta_error.unwrap()];
         assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{job:?}: {outcome:?}");
         assert!(outcome.total < 2.5, "{job:?}: {}", outcome.total);
-        assert_eq!(outcome.trace.last().unwrap().steps, u64::from(job.config.steps));
+        assert_eq!(outcome.trace.last().unwrap().steps, u64::from(job.config.learning.steps));
     }
 }
 
@@ -330,7 +342,8 @@ mod limits {
     #[test]
     fn the_mean_falls_to_one_in_ten() {
         for attack in [Attack::Huge, Attack::Collude] {
-            let config = Config { attack, corrupt: 0.1, aggregator: AggregatorName::Mean, ..Config::default() };
+            let learning = Learning { aggregator: AggregatorName::Mean, ..Learning::default() };
+            let config = Config { attack, corrupt: 0.1, ..of(learning) };
             let total = simulate(&config, 2004).total;
             assert!(total >= 1.0, "{attack}: {total}");
         }
@@ -340,7 +353,8 @@ mod limits {
     fn slope(aggregator: AggregatorName, attack: Attack) -> f64 {
         let regret = |power: u32| {
             let (steps, episode_len) = (1 << power, Some(1 << (power / 2)));
-            let config = Config { agents: 20, steps, episode_len, aggregator, attack, ..Config::default() };
+            let learning = Learning { agents: 20, steps, episode_len, aggregator, ..Learning::default() };
+            let config = Config { attack, ..of(learning) };
             simulate(&config, 2005).after_first_episode
         };
         (regret(20) / regret(10)).log2() / 10.0
@@ -360,22 +374,22 @@ mod limits {
 
     #[test]
     fn who_is_attacked_and_alone_does_not_learn() {
-        let config = Config { attack: Attack::FakeParameter, aggregator: AggregatorName::Solo, ..Config::default() };
+        let learning = Learning { aggregator: AggregatorName::Solo, ..Learning::default() };
+        let config = Config { attack: Attack::FakeParameter, ..of(learning) };
         let total = simulate(&config, 2006).attacked_total.unwrap();
         assert!(total >= 0.7, "{total}");
     }
 
     #[test]
     fn privacy() {
-        let config = Config {
+        let learning = Learning {
             dim: 4,
             episode_len: Some(8),
             rewards: RewardKind::Bounded,
             privacy: Some("4,1e-6".parse().unwrap()),
-            attack: Attack::None,
-            corrupt: 0.0,
-            ..Config::default()
+            ..Learning::default()
         };
+        let config = Config { attack: Attack::None, corrupt: 0.0, ..of(learning) };
         let outcome = simulate(&config, 2007);
         assert_eq!(outcome.trace.last().unwrap().episode, 512);
         assert!(outcome.late <= 0.05, "{}", outcome.late);

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::broker::{ANYBODY, Broker};
 use crate::fleet::Fleet;
+use fedbandit::learning::Learning;
 use fedbandit::service::edge::edge;
 use fedbandit::simulation::{Attack, Colluders, Config, Logs};
 use fedbandit_core::wire::{Identity, Message, Summary, cobs, max_frame_len};
@@ -117,9 +118,9 @@ impl<'a> Liar<'a> {
     fn new(gang: &'a Gang, identity: &'a Identity) -> Self {
         let colluders = |attack: &Attack| {
             let steps = 2 * EPISODE_LEN * (gang.awake - 1);
-            let config =
-                Config { agents: (HONEST + HOSTILE) as usize, dim: D, steps, corrupt: 0.4, ..Config::default() };
-            let config = Config { first_episode: Some(EPISODE_LEN), attack: *attack, ..config };
+            let (agents, first_episode) = ((HONEST + HOSTILE) as usize, Some(EPISODE_LEN));
+            let learning = Learning { agents, dim: D, steps, first_episode, ..Learning::default() };
+            let config = Config { learning, corrupt: 0.4, attack: *attack, ..Config::default() };
             (*attack, Colluders::new(&config, HONEST as usize, 1).unwrap())
         };
         let colluders = ATTACKS[(identity.agent - HONEST - 1) as usize].iter().map(colluders).collect();

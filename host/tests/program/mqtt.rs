@@ -9,12 +9,12 @@ use std::{fs, thread};
 use crate::broker::{ANYBODY, Broker};
 use crate::certificate;
 use crate::fleet::{Fleet, free_port, wait_until};
+use fedbandit::learning::Learning;
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::{Dropped, mqtt, worker};
-use fedbandit::simulation::{Attack, Config};
 use fedbandit_core::wire::{Message, Summary};
 use rumqttc::v5::{self, mqttbytes::v5::Packet};
 
@@ -246,8 +246,7 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
         let master = Master::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
         let mut store = Failing(Memory::default(), fails);
         let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
-        let config = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
-        let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
+        let service = start(&mut store, &Learning::default(), &registry, &master, timing, 0).unwrap();
         let worker = {
             let _inside = runtime.enter();
             let (door, worker) = worker::start(service, Box::new(store), |_| {});
@@ -305,10 +304,9 @@ fn a_broker_that_keeps_no_limit_is_left() {
     let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: 4, devices: (1..=AGENTS).map(device).collect() };
     let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
-    let config = Config { attack: Attack::None, corrupt: 0.0, ..Config::default() };
     let master = Master::from_bytes(&[1; 32]).unwrap();
     let mut store = Memory::default();
-    let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
+    let service = start(&mut store, &Learning::default(), &registry, &master, timing, 0).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let (sender, statuses) = channel();

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fedbandit::admission::{Admission, Level};
+use fedbandit::learning::{AggregatorName, Learning, Privacy, RewardKind};
 use fedbandit::privacy::Plan;
 use fedbandit::privacy::calibration::Mechanism;
 use fedbandit::service::identity::Master;
@@ -21,7 +22,6 @@ use fedbandit::service::store::Store;
 use fedbandit::service::worker::settle;
 use fedbandit::service::{Link, Service};
 use fedbandit::setting::{Episodes, Setting};
-use fedbandit::simulation::{AggregatorName, Config, Privacy, RewardKind};
 use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 
 use crate::chance::Chance;
@@ -147,7 +147,7 @@ struct World {
     now: u64,
     /// When faults stop.
     quiet_from: u64,
-    config: Config,
+    config: Learning,
     registry: Registry,
     master: Master,
     timing: Timing,
@@ -556,7 +556,7 @@ fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-fn config(chance: &mut Chance, episodes: u32) -> Config {
+fn config(chance: &mut Chance, episodes: u32) -> Learning {
     let private = chance.per_mille(400);
     let aggregator = *chance.pick(&[AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans]);
     // Little noise, so that a message too many or too few shows.
@@ -566,20 +566,19 @@ fn config(chance: &mut Chance, episodes: u32) -> Config {
         1 => Mechanism::Blt,
         _ => Mechanism::Tree,
     };
-    Config {
+    Learning {
         steps: episodes * EPISODE_LEN,
         episode_len: Some(EPISODE_LEN),
         first_episode: Some(EPISODE_LEN),
-        corrupt: 0.0,
         rewards: RewardKind::Bounded,
         aggregator,
         privacy,
         mechanism,
-        ..Config::default()
+        ..Learning::default()
     }
 }
 
-fn terms(config: &Config, registry: &Registry, timing: Timing) -> Result<Terms, Wrong> {
+fn terms(config: &Learning, registry: &Registry, timing: Timing) -> Result<Terms, Wrong> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let private = config.privacy.is_some();
     let admission = Admission::new(Level::Strict, D, EPISODE_LEN, Some(1.0), private).map_err(|error| text(&error))?;

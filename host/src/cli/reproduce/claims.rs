@@ -122,7 +122,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         grid: include_str!("../../../claims/privacy.toml"),
         checks: |records| {
             let at = |r: &Record| {
-                let tree = r.config.mechanism.to_string() == "tree" && r.config.corrupt == 0.0;
+                let tree = r.config.learning.mechanism.to_string() == "tree" && r.config.corrupt == 0.0;
                 tree && r.outcome.aggregator == "geometric-median" && r.outcome.privacy.as_deref() == Some("4,0.000001")
             };
             let late = records.iter().filter(|r| at(r)).map(|r| r.outcome.late).fold(f64::NAN, f64::max);

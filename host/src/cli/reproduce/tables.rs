@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use fedbandit::learning::Learning;
 use fedbandit::report::{self, Record};
 use fedbandit::simulation::Config;
 
@@ -14,7 +15,8 @@ pub(super) fn whitened_table(records: &[Record]) -> String {
         let Record { config, outcome, .. } = group[0];
         let same = |other: &&Vec<&Record>| {
             let other = &other[0].config;
-            *other == Config { aggregator: other.aggregator, ..config.clone() }
+            let learning = Learning { aggregator: other.learning.aggregator, ..config.learning };
+            *other == Config { learning, ..config.clone() }
         };
         let rivals: Vec<f64> = groups.iter().filter(same).map(|group| mean_total(group)).collect();
         let best = rivals.len() > 1 && rivals.iter().all(|rival| mean_total(group) <= *rival);
@@ -38,20 +40,20 @@ pub(super) fn whitened_table(records: &[Record]) -> String {
 /// The environment, and what is not as in the table of attacks.
 fn differing(config: &Config) -> String {
     let mut text = config.environment.to_string();
-    let usual = Config::default();
+    let (own, usual) = (config.learning, Learning::default());
     let mut add = |differs: bool, what: String| {
         if differs {
             text.push_str(&what);
         }
     };
-    add(config.agents != usual.agents, format!(", N = {}", config.agents));
-    add(config.dim != usual.dim, format!(", d = {}", config.dim));
-    add(config.steps != usual.steps, format!(", T = {}", config.steps));
-    add(config.theta_norm != usual.theta_norm, format!(", ‖θ*‖ = {:.2}", config.theta_norm));
-    add(config.rewards != usual.rewards, format!(", {}", config.rewards));
-    add(config.design_corruption.is_some(), format!(", a = {}", config.design_corruption.unwrap_or_default()));
-    add(config.first_episode.is_some(), format!(", L₁ = {}", config.first_episode.unwrap_or_default()));
-    add(config.first_episodes.is_some(), format!(", {} of L₁", config.first_episodes.unwrap_or_default()));
+    add(own.agents != usual.agents, format!(", N = {}", own.agents));
+    add(own.dim != usual.dim, format!(", d = {}", own.dim));
+    add(own.steps != usual.steps, format!(", T = {}", own.steps));
+    add(own.theta_norm != usual.theta_norm, format!(", ‖θ*‖ = {:.2}", own.theta_norm));
+    add(own.rewards != usual.rewards, format!(", {}", own.rewards));
+    add(own.design_corruption.is_some(), format!(", a = {}", own.design_corruption.unwrap_or_default()));
+    add(own.first_episode.is_some(), format!(", L₁ = {}", own.first_episode.unwrap_or_default()));
+    add(own.first_episodes.is_some(), format!(", {} of L₁", own.first_episodes.unwrap_or_default()));
     text
 }
 
@@ -109,10 +111,10 @@ pub(super) fn setting_table(records: &[Record]) -> String {
     for group in by_setting(records) {
         let Record { config, outcome, .. } = group[0];
         let mut setting = report::setting(config);
-        if config.privacy.is_some() {
-            let _ = write!(setting, ", {}", config.mechanism);
+        if config.learning.privacy.is_some() {
+            let _ = write!(setting, ", {}", config.learning.mechanism);
         }
-        if let Some(length) = config.episode_len {
+        if let Some(length) = config.learning.episode_len {
             let _ = write!(setting, ", L = {length}");
         }
         let (total, late) = (spread(&group, |r| r.outcome.total), spread(&group, |r| r.outcome.late));
@@ -126,15 +128,15 @@ pub(super) fn horizon_table(records: &[Record]) -> String {
         "\n| T | aggregator | regret per honest agent | without the first episode | bytes sent per agent |\n|---|---|---|---|---|\n",
     );
     for record in records {
-        let honest = (record.config.agents - record.config.corrupted()) as f64;
+        let honest = (record.config.learning.agents - record.config.corrupted()) as f64;
         let _ = writeln!(
             text,
             "| {} | {} | {:.1} | {:.1} | {} |",
-            record.config.steps,
+            record.config.learning.steps,
             record.outcome.aggregator,
             record.outcome.regret / honest,
             record.outcome.after_first_episode / honest,
-            record.outcome.bytes_up / record.config.agents as u64
+            record.outcome.bytes_up / record.config.learning.agents as u64
         );
     }
     text
@@ -145,8 +147,11 @@ pub(super) fn solo_table(records: &[Record]) -> String {
     for group in by_setting(records) {
         let attacked = spread(&group, |r| r.outcome.attacked_total.unwrap_or(f64::NAN));
         let honest = spread(&group, |r| r.outcome.total);
-        let _ =
-            writeln!(text, "| {} | {} | {attacked} | {honest} |", group[0].config.steps, group[0].outcome.aggregator);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {attacked} | {honest} |",
+            group[0].config.learning.steps, group[0].outcome.aggregator
+        );
     }
     text
 }
@@ -159,8 +164,8 @@ pub(super) fn theorem_table(records: &[Record]) -> String {
         let _ = writeln!(
             text,
             "| {} | {} | {:.0} | {:.1} | {:.3} | {:.3} | {:.2} |",
-            record.config.steps,
-            record.config.schedule,
+            record.config.learning.steps,
+            record.config.learning.schedule,
             last.and_then(|trace| trace.lambda).unwrap_or(f64::NAN),
             last.and_then(|trace| trace.beta).unwrap_or(f64::NAN),
             record.outcome.total,

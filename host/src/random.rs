@@ -1,4 +1,4 @@
-//! Where simulated randomness comes from: one generator for each use, from (seed, use, number).
+//! Where randomness that is no secret comes from: one generator for each use, from (seed, use, number).
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
