@@ -37,6 +37,8 @@ struct Log {
 pub struct Line {
     stream: TcpStream,
     decoder: cobs::Decoder<FRAME>,
+    /// How many frames may still come that are not whole.
+    cut: u32,
 }
 
 impl Device {
@@ -87,19 +89,22 @@ impl Device {
         Ok(Self { child, listener: None, monitor, log })
     }
 
-    /// The serial line, as soon as the device's QEMU connects it: at the start, and again after it was dropped.
+    /// The serial line, as soon as the device's QEMU connects it: at the start, and again after it was dropped. The device does not wait
+    /// for that, so the first frame may have lost its beginning.
     ///
     /// # Errors
     /// The connection fails.
     pub fn line(&self) -> io::Result<Line> {
-        Line::accept(self.listener.as_ref().ok_or(ErrorKind::NotConnected)?)
+        let line = Line::accept(self.listener.as_ref().ok_or(ErrorKind::NotConnected)?)?;
+        Ok(Line { cut: 1, ..line })
     }
 
-    /// Presses the reset button.
+    /// Presses the reset button. What the device is just sending loses its end.
     ///
     /// # Errors
     /// QEMU's monitor does not listen.
-    pub fn reset(&mut self) -> io::Result<()> {
+    pub fn reset(&mut self, line: &mut Line) -> io::Result<()> {
+        line.cut += 1;
         self.monitor.write_all(b"system_reset\n")
     }
 
@@ -137,7 +142,7 @@ impl Line {
     pub fn accept(listener: &TcpListener) -> io::Result<Self> {
         let stream = accept(listener)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, decoder: cobs::Decoder::new() })
+        Ok(Self { stream, decoder: cobs::Decoder::new(), cut: 0 })
     }
 
     /// The next frame; none if nothing came in time or the line was closed.
@@ -159,6 +164,13 @@ impl Line {
                 _ => return None,
             }
         }
+    }
+
+    /// Whether a frame that cannot be read may be one that was cut. As often as the line was cut, and no more.
+    pub fn excuses(&mut self) -> bool {
+        let excused = self.cut > 0;
+        self.cut = self.cut.saturating_sub(1);
+        excused
     }
 
     /// Sends a frame.
