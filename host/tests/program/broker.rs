@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use crate::fleet::{Fleet, Process, free_port, wait_until};
+use crate::fleet::{Fleet, INSTALLED, Process, free_port, wait_until};
 
 /// A broker's setting: it lets everybody in.
 pub(crate) const ANYBODY: &str = "allow_anonymous true";
@@ -54,14 +54,15 @@ impl<'a> Broker<'a> {
 
     /// Somebody else publishes a message.
     pub(crate) fn publish(&self, topic: &str, message: &[u8]) {
-        let mut client = self.client("mosquitto_pub", topic, "-s").stdin(Stdio::piped()).spawn().unwrap();
+        let mut client = self.client("mosquitto_pub", topic, "-s");
+        let mut client = client.stdin(Stdio::piped()).spawn().expect(INSTALLED);
         client.stdin.take().unwrap().write_all(message).unwrap();
         assert!(client.wait().unwrap().success());
     }
 
     /// The next message on a topic, or the retained one, in hexadecimal.
     pub(crate) fn next(&self, topic: &str) -> Vec<u8> {
-        let output = self.client("mosquitto_sub", topic, "-C 1 -W 60 -F %x").output().unwrap();
+        let output = self.client("mosquitto_sub", topic, "-C 1 -W 60 -F %x").output().expect(INSTALLED);
         let hex = String::from_utf8(output.stdout).unwrap();
         let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
         hex.trim().as_bytes().chunks(2).map(byte).collect()

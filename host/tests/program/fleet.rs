@@ -112,12 +112,15 @@ impl Fleet {
     }
 }
 
+/// Why a program of somebody else's may not start.
+pub(crate) const INSTALLED: &str = "./ci.sh test installs what the tests start";
+
 /// A process, which goes with the test.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
     pub(crate) fn spawn(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect(INSTALLED))
     }
 
     /// What devices lived through.

@@ -8,7 +8,7 @@ use std::{fs, thread};
 
 use crate::broker::{ANYBODY, Broker};
 use crate::certificate;
-use crate::fleet::{Fleet, free_port, wait_until};
+use crate::fleet::{Fleet, INSTALLED, free_port, wait_until};
 use fedbandit::learning::Learning;
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
@@ -39,7 +39,8 @@ fn a_fleet_learns_through_a_broker() {
     let passwords: String = names.map(|name| format!("{name}:secret-{name}\n")).collect();
     fs::write(fleet.path().join("passwords"), passwords).unwrap();
     fs::write(fleet.path().join("acl"), ACL).unwrap();
-    let hashed = Command::new("mosquitto_passwd").args(["-U", "passwords"]).current_dir(fleet.path()).status().unwrap();
+    let mut hash = Command::new("mosquitto_passwd");
+    let hashed = hash.args(["-U", "passwords"]).current_dir(fleet.path()).status().expect(INSTALLED);
     assert!(hashed.success());
     let broker = Broker::start(&fleet, "allow_anonymous false\npassword_file passwords\nacl_file acl");
     let url = |user: &str| broker.url().replace("//", &format!("//{user}:secret-{user}@"));
