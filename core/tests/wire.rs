@@ -242,6 +242,26 @@ fn the_decoder_recovers_from_any_bytes() {
     assert_eq!(decoder.dropped(), 3);
 }
 
+/// On a line that is joined or cut off in the middle of a frame, neither part passes, and the whole frame after it does.
+#[test]
+fn a_part_of_a_frame_is_none() {
+    for (message, ..) in GOLDEN {
+        let frame = encode(&message);
+        let stuffed: Vec<u8> = cobs::encode(&frame).collect();
+        for cut in 1..stuffed.len() - 1 {
+            for part in [&stuffed[..cut], &stuffed[cut..stuffed.len() - 1]] {
+                let mut decoder = cobs::Decoder::<{ max_frame_len(2) }>::new();
+                let mut passed = Vec::new();
+                for byte in part.iter().chain(&[0]).chain(&stuffed) {
+                    let arrived = decoder.push(*byte).filter(|arrived| identity().decode(arrived).is_ok());
+                    passed.extend(arrived.map(<[u8]>::to_vec));
+                }
+                assert_eq!(passed, [frame.as_slice()], "{message:?}, cut at {cut}");
+            }
+        }
+    }
+}
+
 #[cfg(feature = "sealed")]
 mod sealed {
     use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
