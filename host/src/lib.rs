@@ -15,7 +15,7 @@ pub mod learning;
 pub mod names;
 mod normal;
 pub mod privacy;
-#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it makes generators")]
+#[expect(clippy::disallowed_types, reason = "it makes generators")]
 mod random;
 pub mod report;
 pub mod rule;

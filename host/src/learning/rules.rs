@@ -81,6 +81,7 @@ impl Rules {
     }
 
     /// The groups of a median of means, drawn before the first message.
+    #[expect(clippy::disallowed_methods, reason = "groups are drawn from a seed that is given")]
     pub(crate) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
         let Learning { agents, aggregator, .. } = self.learning;
         if !aggregator.is_of_means() {
