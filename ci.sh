@@ -134,7 +134,7 @@ step_test() {
   setup_host && apt_install python3 python3 || return
   apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients && apt_install socat socat || return
   local test programs=()
-  for test in core/tests/*.rs host/tests/*.rs host/tests/*/main.rs; do
+  for test in core/tests/*.rs host/tests/*.rs host/tests/*/main.rs host/cli/tests/*/main.rs; do
     programs+=(--test "$(basename "${test%/main.rs}" .rs)")
   done
   checks --lib --bins --examples "${programs[@]}" && checks --doc
@@ -188,8 +188,8 @@ step_miri() {
 step_bench() {
   setup_host || return
   local bench
-  for bench in median noise simulation rule service; do
-    cargo bench --locked -p fedbandit --bench $bench -- "$@" || return
+  for bench in fedbandit:median fedbandit:noise fedbandit:simulation fedbandit:rule fedbandit-cli:service; do
+    cargo bench --locked -p "${bench%:*}" --bench "${bench#*:}" -- "$@" || return
   done
 }
 
@@ -216,7 +216,7 @@ step_fuzz() {
 step_planted() { setup_host && measure planted "$@"; }
 
 step_claims() {
-  setup_host && cargo build --locked --release -p fedbandit || return
+  setup_host && cargo build --locked --release -p fedbandit-cli || return
   local out=target/claims
   [ "${1:-}" = --write ] && out=docs && { write_readme || return; }
   target/release/fedbandit reproduce --out $out
@@ -241,7 +241,7 @@ write_readme() {
 }
 
 step_peers() {
-  setup_host && cargo build --locked --release -p fedbandit || return
+  setup_host && cargo build --locked --release -p fedbandit-cli || return
   local venv=target/byzfl
   if ! [ -x $venv/bin/byzfl-is-here ]; then
     say "installing byzfl"

@@ -27,6 +27,7 @@ fn checked_out() -> Option<String> {
     let code = [
         "build.rs",
         "src",
+        "cli/src",
         "claims",
         "Cargo.toml",
         "../core/src",

@@ -8,12 +8,12 @@ use std::hint::black_box;
 
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
-use fedbandit::admission::Level;
+use fedbandit::algorithm::Level;
+use fedbandit::algorithm::Privatise;
+use fedbandit::algorithm::{Episodes, Setting};
 use fedbandit::privacy::calibration::{Budget, Mechanism};
 use fedbandit::privacy::gaussian::{DiscreteGaussian, MAX_SIGMA};
 use fedbandit::privacy::{Plan, Private, Seed};
-use fedbandit::setting::{Episodes, Setting};
-use fedbandit::streams::Privatise;
 use fedbandit_core::packed_len;
 use record::{Table, least, mark};
 use rustix::time::ClockId;

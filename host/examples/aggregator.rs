@@ -2,9 +2,9 @@
 //! `cargo run --release -p fedbandit --example aggregator`
 
 use fedbandit::aggregate::{Aggregate, AggregateError, Aggregator, Points, certify, objective};
-use fedbandit::learning::{AggregatorName, ConfigError, Learning};
-use fedbandit::rule::{Rule, Separate};
-use fedbandit::schedule::Calibrated;
+use fedbandit::algorithm::Calibrated;
+use fedbandit::algorithm::{Rule, Separate};
+use fedbandit::config::{AggregatorName, ConfigError, Learning};
 use fedbandit::simulation::{Attack, Config, Logs, run, run_rule};
 
 #[derive(Clone)]

@@ -1,12 +1,12 @@
 //! An attack of your own: six of twenty send (U, −4u). `cargo run --release -p fedbandit --example attack`
 
-use fedbandit::admission::Level;
 use fedbandit::aggregate::{Aggregator, GeometricMedian, Mean, Tolerance};
-use fedbandit::controller::Controller;
-use fedbandit::rule::Separate;
-use fedbandit::schedule::Calibrated;
-use fedbandit::setting::{Episodes, Setting};
-use fedbandit::streams::{AgentId, NoPrivacy};
+use fedbandit::algorithm::Calibrated;
+use fedbandit::algorithm::Controller;
+use fedbandit::algorithm::Level;
+use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::{AgentId, NoPrivacy};
+use fedbandit::algorithm::{Episodes, Setting};
 use fedbandit_core::{Action, Agent, Prior, Rewards, project};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};

@@ -1,12 +1,12 @@
 //! An environment of your own: how much water a field needs. `cargo run --release -p fedbandit --example environment`
 
-use fedbandit::admission::Level;
 use fedbandit::aggregate::{GeometricMedian, Tolerance};
-use fedbandit::controller::Controller;
-use fedbandit::rule::Separate;
-use fedbandit::schedule::Calibrated;
-use fedbandit::setting::{Episodes, Setting};
-use fedbandit::streams::{AgentId, NoPrivacy};
+use fedbandit::algorithm::Calibrated;
+use fedbandit::algorithm::Controller;
+use fedbandit::algorithm::Level;
+use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::{AgentId, NoPrivacy};
+use fedbandit::algorithm::{Episodes, Setting};
 use fedbandit_core::{Action, Agent, Prior, Rewards};
 use rand_pcg::{Pcg64, rand_core::Rng, rand_core::SeedableRng};
 

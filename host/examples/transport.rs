@@ -1,12 +1,12 @@
 //! A transport of your own: devices on a Unix socket. `cargo run --release -p fedbandit --example transport`
 
-use fedbandit::service::edge::{Edge, edge};
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Memory;
-use fedbandit::service::stream::converse;
+use fedbandit::service::transport::stream::converse;
 use fedbandit::service::worker::{self, Door};
 use fedbandit::simulation::{Attack, Config, Logs};
+use fedbandit::simulation::{Edge, edge};
 use fedbandit_core::wire::{cobs, max_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};

@@ -7,25 +7,15 @@
 /// The version of this package, with the commit where it is known: what a result must carry.
 pub const VERSION: &str = env!("FEDBANDIT_VERSION");
 
-pub mod admission;
 pub mod aggregate;
-pub mod controller;
-pub mod keys;
-pub mod learning;
-pub mod names;
-mod normal;
+pub mod algorithm;
+pub mod config;
+pub mod math;
 pub mod privacy;
-#[expect(clippy::disallowed_types, reason = "it makes generators")]
-mod random;
 pub mod report;
-pub mod rule;
-pub mod schedule;
+pub mod robust;
 #[cfg(feature = "service")]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it asks clocks")]
 pub mod service;
-pub mod setting;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it draws, and measures what that takes")]
 pub mod simulation;
-pub mod streams;
-pub mod symmetric;
-pub mod whitened;

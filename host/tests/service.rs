@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedbandit::learning::{AggregatorName, Learning, RewardKind};
+use fedbandit::config::{AggregatorName, Learning, RewardKind};
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fedbandit::service::redb::File;
+use fedbandit::service::store::file::File;
 use redb::StorageBackend;
 
 use crate::chance::Chance;

@@ -3,13 +3,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fedbandit::learning::Learning;
+use fedbandit::config::Learning;
 use fedbandit::service::Link;
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
-use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
+use fedbandit::service::store::file::File;
 use fedbandit::service::worker::settle;
 use fedbandit_core::wire::{Message, Summary, max_frame_len};
 

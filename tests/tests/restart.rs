@@ -1,11 +1,11 @@
 //! What a restart takes of memory: that of the service, however long its log is.
 
-use fedbandit::learning::{AggregatorName, Learning};
+use fedbandit::algorithm::AgentId;
+use fedbandit::config::{AggregatorName, Learning};
 use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::streams::AgentId;
 use fedbandit_core::{Rewards, packed_len};
 use peak_alloc::PeakAlloc;
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::thread;
 
-use fedbandit::service::redb::File;
 use fedbandit::service::store::Store;
+use fedbandit::service::store::file::File;
 use fedbandit_tests::storage::{SHORT, check};
 
 #[test]

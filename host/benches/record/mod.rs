@@ -4,11 +4,17 @@ mod page;
 
 use std::fmt::Write as _;
 use std::hint::black_box;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::time::{ClockId, clock_gettime};
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");
+/// The page, from a package at any depth of the repository.
+fn page_file() -> PathBuf {
+    let page = |directory: &Path| directory.join("docs/benchmarks.md");
+    let mut pages = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(page);
+    pages.find(|page| page.exists()).expect("docs/benchmarks.md exists")
+}
 
 /// Whether the tables are to replace those on record.
 pub(crate) fn wanted() -> bool {
@@ -17,10 +23,11 @@ pub(crate) fn wanted() -> bool {
 
 /// Puts a benchmark's text between its marks, below what it was measured with, and finds anew where we lose.
 pub(crate) fn write(name: &str, peers: &[String], text: &str) {
-    let file = std::fs::read_to_string(FILE).expect("docs/benchmarks.md can be read");
+    let path = page_file();
+    let file = std::fs::read_to_string(&path).expect("docs/benchmarks.md can be read");
     let file = page::with(&file, name, &format!("{}\n\n{text}", measured_with(peers)));
     let file = page::with(&file, page::LOSSES, &page::losses(&file));
-    std::fs::write(FILE, file).expect("docs/benchmarks.md can be written");
+    std::fs::write(path, file).expect("docs/benchmarks.md can be written");
 }
 
 /// Versions and machine.

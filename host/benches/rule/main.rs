@@ -6,10 +6,10 @@
 mod record;
 
 use fedbandit::aggregate::{GeometricMedian, Tolerance};
-use fedbandit::rule::{Rule, Separate};
-use fedbandit::schedule::Calibrated;
-use fedbandit::streams::Streams;
-use fedbandit::whitened::{Assumptions, Centre, Whitened};
+use fedbandit::algorithm::Calibrated;
+use fedbandit::algorithm::Streams;
+use fedbandit::algorithm::{Rule, Separate};
+use fedbandit::robust::{Assumptions, Centre, Whitened};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::SeedableRng;

@@ -8,7 +8,7 @@ mod peers;
 #[path = "../record/mod.rs"]
 mod record;
 
-use fedbandit::learning::{AggregatorName, Learning};
+use fedbandit::config::{AggregatorName, Learning};
 use fedbandit::simulation::{Attack, Config, Logs, Outcome, run};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;

@@ -1,7 +1,7 @@
 //! The aggregation oracles Agg of Algorithm 1: many points in, one point out.
 //!
 //! A point is a row of p numbers: a feature sum v_i, or a Gram matrix V_i packed so that ℓ2 is its Frobenius norm
-//! ([`crate::symmetric`]). One oracle therefore serves matrices and vectors.
+//! ([`crate::math::symmetric`]). One oracle therefore serves matrices and vectors.
 
 mod coordinate;
 mod geometric_median;

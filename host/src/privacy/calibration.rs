@@ -1,6 +1,6 @@
 //! How much noise a privacy budget asks for, and how large that noise can be. Nothing here sees a message.
 //!
-//! The unit is one message (U, u) as a vector: the scaled packing of U ([`symmetric`](crate::symmetric)), then u. Two
+//! The unit is one message (U, u) as a vector: the scaled packing of U ([`symmetric`](crate::math::symmetric)), then u. Two
 //! runs are neighbours if one message differs. That moves the vector by at most Δ ([`sensitivity`]), whatever releases
 //! are made of it moves along, and Gaussian noise with a deviation in proportion to Δ hides it ([`Noise`]). All
 //! roundings go to the side on which the promise holds.
@@ -8,8 +8,8 @@
 use fedbandit_core::{packed_len, rounding};
 use thiserror::Error;
 
-use crate::admission::Level;
-use crate::names::named;
+use crate::algorithm::Level;
+use crate::config::names::named;
 
 /// (μ, ν): what an observer can learn of one message. No event's probability changes by more than a factor e^μ and ν
 /// on top (the paper's definition of federated differential privacy; elsewhere these are ε and δ).

@@ -9,9 +9,9 @@ use thiserror::Error;
 use super::blt::ROUNDING;
 use super::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, NoiseNorms, sensitivity, truncated};
 use super::gaussian::DiscreteGaussian;
-use crate::admission::{Admission, Level, SettingError};
-use crate::setting::{Episodes, Setting};
-use crate::symmetric;
+use crate::algorithm::{Admission, Level, SettingError};
+use crate::algorithm::{Episodes, Setting};
+use crate::math::symmetric;
 use fedbandit_core::{packed_len, rounding};
 
 /// Everything about a private run that is fixed before its first message, and no secret.

@@ -8,8 +8,8 @@ use super::grid::{Plan, accumulate};
 use super::key::{Node, NoiseKey, Scope};
 use super::tree::{Estimator, Tree};
 use crate::aggregate::{AggregateError, Groups};
-use crate::setting::SetupError;
-use crate::streams::{AgentId, Privatise, Streams};
+use crate::algorithm::SetupError;
+use crate::algorithm::{AgentId, Privatise, Streams};
 use fedbandit_core::packed_len;
 
 /// Streams of which no single message can be learnt, (μ, ν)-private as its [`Plan`] says.
@@ -26,14 +26,14 @@ use fedbandit_core::packed_len;
 /// It has no `Debug`, which would show what agents sent.
 ///
 /// ```
-/// use fedbandit::admission::Level;
+/// use fedbandit::algorithm::Level;
 /// use fedbandit::aggregate::{GeometricMedian, Tolerance};
-/// use fedbandit::controller::Controller;
+/// use fedbandit::algorithm::Controller;
 /// use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound};
 /// use fedbandit::privacy::{Plan, Private, RunKey};
-/// use fedbandit::rule::Separate;
-/// use fedbandit::setting::{Episodes, Setting};
-/// use fedbandit::streams::AgentId;
+/// use fedbandit::algorithm::Separate;
+/// use fedbandit::algorithm::{Episodes, Setting};
+/// use fedbandit::algorithm::AgentId;
 ///
 /// let setting = Setting {
 ///     dimension: 1,

@@ -8,10 +8,10 @@ use nalgebra::{DMatrix, DVector};
 use super::calibration::{Blt, Budget, Mechanism, levels};
 use super::key::{Node, Scripted};
 use super::{Plan, Private, Seed};
-use crate::admission::Level;
 use crate::aggregate::Groups;
-use crate::setting::{Episodes, Setting};
-use crate::streams::{Privatise, Streams};
+use crate::algorithm::Level;
+use crate::algorithm::{Episodes, Setting};
+use crate::algorithm::{Privatise, Streams};
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];
 

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::learning::{AggregatorName, ScheduleName};
+use crate::config::{AggregatorName, ScheduleName};
 use crate::simulation::{Config, Outcome};
 use plot::{COLOURS, escape, short};
 

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::keys::{self, line, table};
-use crate::learning::Learning;
-use crate::setting::MAX_WINDOW;
+use crate::algorithm::MAX_WINDOW;
+use crate::config::Learning;
+use crate::config::keys::{self, line, table};
 use crate::simulation::WORLD;
 
 /// What a configuration file says.

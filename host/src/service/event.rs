@@ -2,7 +2,7 @@
 
 use fedbandit_core::{Model, Rewards, Values, packed_len};
 
-use crate::streams::AgentId;
+use crate::algorithm::AgentId;
 
 /// An event, and its bytes in the log:
 ///

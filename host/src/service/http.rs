@@ -18,7 +18,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
 use super::Status;
-use super::observed::Commits;
+use super::store::metered::Commits;
 
 /// Answers until the process ends.
 pub async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>, name: String) {

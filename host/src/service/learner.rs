@@ -4,12 +4,12 @@ use fedbandit_core::Model;
 
 use super::event::Summary;
 use super::status::Suspect;
-use crate::admission::Fault;
 use crate::aggregate::AggregateError;
-use crate::controller::{Closed, Controller, Counts, Suspicion};
+use crate::algorithm::Fault;
+use crate::algorithm::{AgentId, NoPrivacy, Streams};
+use crate::algorithm::{Closed, Controller, Counts, Suspicion};
+use crate::algorithm::{Estimate, Rule};
 use crate::privacy::{Private, RunKey};
-use crate::rule::{Estimate, Rule};
-use crate::streams::{AgentId, NoPrivacy, Streams};
 
 /// A controller with or without privacy.
 #[expect(clippy::large_enum_variant, reason = "there is one of them")]

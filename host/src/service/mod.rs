@@ -7,28 +7,17 @@
 //! with features of their names TLS, MQTT and serial ports. [`http`] shows its status, [`outage`] tells the log of lines that are away. [`edge`] has virtual devices that talk to it as real ones do.
 
 pub mod config;
-pub mod edge;
 pub mod event;
 pub mod http;
 pub mod identity;
 mod learner;
-mod machine;
-#[cfg(feature = "mqtt")]
-pub mod mqtt;
-pub mod observed;
-pub mod outage;
-pub mod redb;
-#[cfg(feature = "serial")]
-pub mod serial;
 pub mod setup;
+mod state_machine;
 mod status;
 pub mod store;
-pub mod stream;
-pub mod tcp;
-#[cfg(feature = "tls")]
-pub mod tls;
+pub mod transport;
 pub mod worker;
 
 pub use learner::Learner;
-pub use machine::{About, Batch, Dropped, End, Link, Outgoing, RestoreError, Restoring, Service, Start};
+pub use state_machine::{About, Batch, Dropped, End, Link, Outgoing, RestoreError, Restoring, Service, Start};
 pub use status::{Promise, Quality, Received, Status, Suspect};

@@ -8,14 +8,14 @@ use thiserror::Error;
 use super::event::Event;
 use super::identity::Master;
 use super::learner::Learner;
-use super::machine::{About, End, RestoreError, Restoring, Service, Start};
+use super::state_machine::{About, End, RestoreError, Restoring, Service, Start};
 use super::status::Status;
 use super::store::{Store, StoreError};
-use crate::controller::Controller;
-use crate::learning::{ConfigError, Learning, Rules};
+use crate::algorithm::Controller;
+use crate::algorithm::Setting;
+use crate::algorithm::{AgentId, NoPrivacy};
+use crate::config::{ConfigError, Learning, Rules};
 use crate::privacy::{Private, RunKey};
-use crate::setting::Setting;
-use crate::streams::{AgentId, NoPrivacy};
 
 /// Who is enrolled: what `enroll` and `revoke` write, and what a service reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

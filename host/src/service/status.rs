@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::machine::Dropped;
-use crate::admission::Fault;
+use super::state_machine::Dropped;
+use crate::algorithm::Fault;
 
 /// What is promised to each message of a private run: (μ, ν)-differential privacy, over all K releases together. So it
 /// is spent on the run as a whole, however many of them there were so far.

@@ -9,7 +9,7 @@ use fedbandit_core::planted::{self, Bug};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::machine::{Dropped, Link, Service};
+use super::state_machine::{Dropped, Link, Service};
 use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
@@ -225,7 +225,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
-    use crate::learning::Learning;
+    use crate::config::Learning;
     use crate::service::identity::Master;
     use crate::service::setup::{self, Enrolled, Registry, Timing};
     use crate::service::store::Memory;

@@ -7,9 +7,9 @@ use fedbandit_core::packed_len;
 use nalgebra::{DMatrix, DVector};
 
 use super::fleet::Summaries;
-use crate::names::named;
-use crate::normal;
-use crate::symmetric;
+use crate::config::names::named;
+use crate::math::normal;
+use crate::math::symmetric;
 
 impl Attack {
     /// Whether it tries messages out on the rule.
@@ -369,7 +369,7 @@ fn least_explored(design: &DMatrix<f64>, theta: &DVector<f64>) -> DVector<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::{Admission, Level};
+    use crate::algorithm::{Admission, Level};
 
     const LENGTH: u32 = 16;
 

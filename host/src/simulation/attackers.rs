@@ -9,12 +9,12 @@ use super::attack::{Attack, Knowledge, Message};
 use super::config::Config;
 use super::fleet::{Conduct, Fleet};
 use super::optimal::{Board, Pull};
-use crate::controller::Controller;
-use crate::learning::{AggregatorName, ConfigError};
-use crate::random::{Use, generator};
-use crate::rule::Rule;
-use crate::setting::Setting;
-use crate::streams::{AgentId, Privatise, Streams};
+use crate::algorithm::Controller;
+use crate::algorithm::Rule;
+use crate::algorithm::Setting;
+use crate::algorithm::{AgentId, Privatise, Streams};
+use crate::config::{AggregatorName, ConfigError};
+use crate::math::rng::{Use, generator};
 
 /// All agents of a run, as the attackers see them.
 pub(super) struct Attackers {

@@ -8,7 +8,7 @@ use super::config::Config;
 use super::outcome::Outcome;
 use super::replay::Logs;
 use super::run::run;
-use crate::learning::ConfigError;
+use crate::config::ConfigError;
 
 /// A run to be done.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,8 +8,8 @@ use super::config::Config;
 use super::environment::World;
 use super::fleet::{Fleet, Models, Stretch, fleet};
 use super::replay::Logs;
-use crate::learning::ConfigError;
-use crate::setting::Setting;
+use crate::algorithm::Setting;
+use crate::config::ConfigError;
 
 /// Corrupted agents of a real run. Of the honest ones they know no messages. All agents live in a simulation of
 /// theirs, with the real θ* and the models that the real controller sends, and what the attackers of this simulation
@@ -62,7 +62,7 @@ mod tests {
     use fedbandit_core::{Rewards, Values, packed_len};
 
     use super::*;
-    use crate::learning::Learning;
+    use crate::config::Learning;
 
     const D: usize = 2;
     const HONEST: usize = 3;

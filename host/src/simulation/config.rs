@@ -8,9 +8,9 @@ use super::attack::Attack;
 use super::environment::Environment;
 use super::fleet::DIMENSIONS;
 use crate::aggregate::corrupted;
-use crate::keys;
-use crate::learning::{AggregatorName, ConfigError, Learning, Rules, fail};
-use crate::names::text;
+use crate::config::keys;
+use crate::config::names::text;
+use crate::config::{AggregatorName, ConfigError, Learning, Rules, fail};
 
 /// A run but for its seed: how agents learn, and the world in which they do. Read from a file, what is not there has its
 /// default; there the keys of both stand side by side.

@@ -12,9 +12,9 @@ use rand_pcg::Pcg64;
 
 use super::config::Config;
 use super::replay::{Log, Logs};
-use crate::learning::{ConfigError, RewardKind};
-use crate::names::UnknownName;
-use crate::random::{Use, below, generator, uniform};
+use crate::config::names::UnknownName;
+use crate::config::{ConfigError, RewardKind};
+use crate::math::rng::{Use, below, generator, uniform};
 
 /// How decision sets are drawn.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -231,7 +231,7 @@ fn least_squares(log: &Log) -> DVector<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learning::Learning;
+    use crate::config::Learning;
 
     const DRAWS: usize = 20_000;
     const AGENT: u64 = 2;

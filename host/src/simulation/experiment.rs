@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::batch::Job;
 use super::config::Config;
 use super::environment::Environment;
-use crate::keys::{line, table};
-use crate::learning::{AggregatorName, Learning};
+use crate::config::keys::{line, table};
+use crate::config::{AggregatorName, Learning};
 
 /// What is simulated: a configuration, and what it is repeated for.
 #[derive(Clone, Debug, PartialEq)]

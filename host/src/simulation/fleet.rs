@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::environment::{Scene, World};
 use super::selection::{DecisionSets, select_all};
-use crate::random::{Use, generator};
-use crate::rule::Parameters;
+use crate::algorithm::Parameters;
+use crate::math::rng::{Use, generator};
 
 /// Virtual devices of one dimension.
 pub(super) trait Fleet: Send {

@@ -4,14 +4,14 @@
 //! same for all aggregators, so that regrets can be compared draw by draw.
 //!
 //! ```
-//! use fedbandit::learning::Learning;
+//! use fedbandit::config::Learning;
 //! use fedbandit::simulation::{Config, Logs, run};
 //!
 //! let learning = Learning { agents: 20, dim: 4, steps: 256, ..Learning::default() };
 //! let config = Config { learning, ..Config::default() };
 //! let outcome = run(&config, &Logs::new(), 7, &|_| {})?;
 //! assert!(outcome.total < 0.5, "three in ten collude, and yet it learns");
-//! # Ok::<(), fedbandit::learning::ConfigError>(())
+//! # Ok::<(), fedbandit::config::ConfigError>(())
 //! ```
 
 mod attack;
@@ -27,6 +27,8 @@ mod outcome;
 mod replay;
 mod run;
 mod selection;
+#[cfg(feature = "service")]
+mod virtual_device;
 
 pub use attack::Attack;
 pub use batch::{Job, agent_steps, run_all};
@@ -45,3 +47,5 @@ pub use outcome::{Outcome, TRACE, Trace};
 pub use replay::{Log, LogError, Logs};
 pub use run::{run, run_rule};
 pub use selection::{DecisionSets, select_all};
+#[cfg(feature = "service")]
+pub use virtual_device::{Edge, LONE_ATTACKS, Life, edge};

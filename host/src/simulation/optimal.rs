@@ -8,9 +8,9 @@ use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;
 
 use super::attack::{Knowledge, Message, full};
-use crate::streams::Streams;
-use crate::symmetric;
-use crate::whitened::LAMBDA;
+use crate::algorithm::Streams;
+use crate::math::symmetric;
+use crate::robust::LAMBDA;
 
 /// Where colluders put their sums: v_i − V_iθ* = t·R·y/‖y‖ in the norm of Λ⁻¹, where Λ is what honest agents have explored.
 #[derive(Clone, Debug)]

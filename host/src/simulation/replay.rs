@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fedbandit_core::norm_squared_limit;
 use thiserror::Error;
 
-use crate::learning::MAX_REWARD;
+use crate::config::MAX_REWARD;
 
 /// Decision sets with a reward for each action.
 ///

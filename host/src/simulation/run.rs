@@ -12,14 +12,14 @@ use super::environment::World;
 use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
 use super::outcome::{Outcome, TRACE, Trace};
 use super::replay::Logs;
-use crate::controller::{Controller, Counts};
-use crate::learning::{AggregatorName, ConfigError};
+use crate::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
+use crate::algorithm::{Controller, Counts};
+use crate::algorithm::{Estimate, Parameters, Rule};
+use crate::algorithm::{Setting, SetupError};
+use crate::config::{AggregatorName, ConfigError};
+use crate::math::rng::{Use, generator};
+use crate::math::symmetric;
 use crate::privacy::{Private, Seed};
-use crate::random::{Use, generator};
-use crate::rule::{Estimate, Parameters, Rule};
-use crate::setting::{Setting, SetupError};
-use crate::streams::{AgentId, NoPrivacy, Privatise, Streams};
-use crate::symmetric;
 
 /// Runs a configuration with a seed; `logs` has what `replay` replays. `progress` is told agent-steps.
 ///

@@ -1,7 +1,7 @@
 //! Packings by their definition, and the repair of Λ against eigenvalues and against the device that has to factorise
 //! it.
 
-use fedbandit::symmetric::{is_usable, matrix, pack, raise_eigenvalues, scaled, unscaled};
+use fedbandit::math::symmetric::{is_usable, matrix, pack, raise_eigenvalues, scaled, unscaled};
 use fedbandit_core::{Agent, Model, Prior, Rewards, VALUE_LIMIT};
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::Pcg64;

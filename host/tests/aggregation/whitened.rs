@@ -1,13 +1,13 @@
 //! The whitened rules against their definition, read literally, and what they promise.
 
-use fedbandit::admission::{Admission, Fault, Level, SettingError};
-use fedbandit::controller::Controller;
-use fedbandit::learning::{AggregatorName, Learning, RewardKind};
-use fedbandit::rule::{Estimate, Rule};
-use fedbandit::setting::{Episodes, Setting};
+use fedbandit::algorithm::Controller;
+use fedbandit::algorithm::{Admission, Fault, Level, SettingError};
+use fedbandit::algorithm::{AgentId, NoPrivacy, Streams};
+use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::{Estimate, Rule};
+use fedbandit::config::{AggregatorName, Learning, RewardKind};
+use fedbandit::robust::{Assumptions, Centre, Whitened};
 use fedbandit::simulation::{Attack, Config, Environment, Logs, run};
-use fedbandit::streams::{AgentId, NoPrivacy, Streams};
-use fedbandit::whitened::{Assumptions, Centre, Whitened};
 use nalgebra::{DMatrix, DVector};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;

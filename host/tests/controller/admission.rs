@@ -1,6 +1,6 @@
 //! Admission against eigenvalues by nalgebra, and against honest devices that do their worst.
 
-use fedbandit::admission::{Admission, Fault, Level, SettingError, pack_symmetric};
+use fedbandit::algorithm::{Admission, Fault, Level, SettingError, pack_symmetric};
 use fedbandit_core::{Action, Agent, MAX_EPISODE_LEN, Prior, Rewards, norm_squared_limit, project, rounding};
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::Pcg64;

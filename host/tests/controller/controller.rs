@@ -6,16 +6,16 @@ use std::rc::Rc;
 
 use crate::naive::{IsAgg, KINDS, Kind, Message, Naive, beta, geometric_median, is_mean, is_median, lambda};
 use crate::random::Random;
-use fedbandit::admission::{Fault, Level, SettingError};
 use fedbandit::aggregate::{
     Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, ShapeError, Tolerance, objective,
 };
-use fedbandit::controller::{Closed, Controller, Suspicion};
-use fedbandit::rule::{Estimate, Parameters, Rule, Separate};
-use fedbandit::schedule::{Evidence, Schedule, Solution};
-use fedbandit::setting::{Episodes, Setting, SetupError};
-use fedbandit::streams::{AgentId, NoPrivacy, Privatise, Streams};
-use fedbandit::symmetric;
+use fedbandit::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
+use fedbandit::algorithm::{Closed, Controller, Suspicion};
+use fedbandit::algorithm::{Episodes, Setting, SetupError};
+use fedbandit::algorithm::{Estimate, Parameters, Rule, Separate};
+use fedbandit::algorithm::{Evidence, Schedule, Solution};
+use fedbandit::algorithm::{Fault, Level, SettingError};
+use fedbandit::math::symmetric;
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use nalgebra::{DMatrix, DVector};
 use proptest::prelude::*;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedbandit::admission::{Fault, Level};
-use fedbandit::setting::Setting;
+use fedbandit::algorithm::Setting;
+use fedbandit::algorithm::{Fault, Level};
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::rand_core::Rng;
 

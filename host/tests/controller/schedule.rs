@@ -1,14 +1,14 @@
 //! Schedules against numbers that were computed by hand, and against their definition with full matrices.
 
 use fedbandit::aggregate::Points;
-use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound};
-use fedbandit::schedule::{
+use fedbandit::algorithm::Episodes;
+use fedbandit::algorithm::Streams;
+use fedbandit::algorithm::{
     Alone, Calibrated, Evidence, Inexact, Number, Problem, Schedule, Solution, StreamNoise, Theorem, beta_theorem_1,
     beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
-use fedbandit::setting::Episodes;
-use fedbandit::streams::Streams;
-use fedbandit::symmetric;
+use fedbandit::math::symmetric;
+use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound};
 use nalgebra::{DMatrix, DVector};
 
 /// N, T, d, α, σ, R, δ; L, k; B·L·√d, B·L, ε; then ι, C_α, λ and β of the three theorems and their two L, from a separate

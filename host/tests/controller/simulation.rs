@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use fedbandit::admission::Level;
 use fedbandit::aggregate::Mean;
-use fedbandit::learning::{AggregatorName, Learning, RewardKind, ScheduleName};
-use fedbandit::rule::{Rule, Separate};
-use fedbandit::schedule::Calibrated;
+use fedbandit::algorithm::Calibrated;
+use fedbandit::algorithm::Level;
+use fedbandit::algorithm::{Rule, Separate};
+use fedbandit::config::{AggregatorName, Learning, RewardKind, ScheduleName};
 use fedbandit::simulation::{Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, run, run_all, run_rule};
 use fedbandit_core::wire::{Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};

@@ -1,7 +1,7 @@
 """`fedbandit privacy` against dp_accounting, Google's library of privacy accountants.
 
     python3 -m venv venv && venv/bin/pip install dp-accounting
-    cargo build --release -p fedbandit
+    cargo build --release
     venv/bin/python host/tests/peers/privacy.py target/release/fedbandit
 
 For a grid of budgets and episodes, the noise that the command prints is handed to two accountants. A message is in `levels`

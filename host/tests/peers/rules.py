@@ -1,7 +1,7 @@
 """`fedbandit aggregate` against byzfl, an independent implementation of the same rules.
 
     python3 -m venv venv && venv/bin/pip install byzfl==0.0.11 numpy
-    cargo build --release -p fedbandit
+    cargo build --release
     venv/bin/python host/tests/peers/rules.py target/release/fedbandit
 
 Prints the largest relative difference per rule; exits with 1 if one is above its limit.

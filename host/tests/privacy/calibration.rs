@@ -4,11 +4,11 @@ use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
 use crate::normal;
 use crate::random::Random;
-use fedbandit::admission::{Admission, Level};
+use fedbandit::algorithm::{Admission, Level};
+use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{
     Blt, Budget, BudgetError, Fleet, Mechanism, Noise, NoiseBound, delta, levels, paper_bound, sensitivity, truncated,
 };
-use fedbandit::symmetric;
 use nalgebra::{DMatrix, DVector};
 
 const NU: f64 = 1e-6;

@@ -3,13 +3,13 @@
 use crate::normal;
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
-use fedbandit::admission::Level;
+use fedbandit::algorithm::Level;
+use fedbandit::algorithm::Privatise;
+use fedbandit::algorithm::{Episodes, Setting};
 use fedbandit::privacy::calibration::{Budget, Mechanism};
 use fedbandit::privacy::gaussian::{DiscreteGaussian, MAX_SIGMA};
 use fedbandit::privacy::key::{NoiseKey, STORED_LEN};
 use fedbandit::privacy::{Plan, Private, RunKey, Seed};
-use fedbandit::setting::{Episodes, Setting};
-use fedbandit::streams::Privatise;
 
 // --- the sampler ----------------------------------------------------------------------------------------------------
 

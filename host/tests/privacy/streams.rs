@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
 use crate::random::Random;
-use fedbandit::admission::{Level, SettingError};
 use fedbandit::aggregate::{AggregateError, GeometricMedian, Groups, Mean, Tolerance};
-use fedbandit::controller::Controller;
+use fedbandit::algorithm::Controller;
+use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::{AgentId, Privatise, Streams};
+use fedbandit::algorithm::{Episodes, Setting, SetupError};
+use fedbandit::algorithm::{Level, SettingError};
+use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound, NoiseNorms, paper_bound, sensitivity, truncated};
 use fedbandit::privacy::key::NoiseKey;
 use fedbandit::privacy::{Plan, PlanError, Private, RunKey, Seed, Stream};
-use fedbandit::rule::Separate;
-use fedbandit::setting::{Episodes, Setting, SetupError};
-use fedbandit::streams::{AgentId, Privatise, Streams};
-use fedbandit::symmetric;
 use fedbandit_core::{packed_len, rounding};
 use nalgebra::{DMatrix, DVector};
 

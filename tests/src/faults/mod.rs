@@ -11,17 +11,17 @@ pub mod oracle;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fedbandit::admission::{Admission, Level};
-use fedbandit::learning::{AggregatorName, Learning, Privacy, RewardKind};
+use fedbandit::algorithm::{Admission, Level};
+use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::config::{AggregatorName, Learning, Privacy, RewardKind};
 use fedbandit::privacy::Plan;
 use fedbandit::privacy::calibration::Mechanism;
 use fedbandit::service::identity::Master;
-use fedbandit::service::redb::File;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
+use fedbandit::service::store::file::File;
 use fedbandit::service::worker::settle;
 use fedbandit::service::{Link, Service};
-use fedbandit::setting::{Episodes, Setting};
 use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 
 use crate::chance::Chance;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::f64::consts::SQRT_2;
 
-use fedbandit::admission::Admission;
+use fedbandit::algorithm::Admission;
 use fedbandit::privacy::Plan;
 use fedbandit::service::event::{Event, Release, Summary};
-use fedbandit::service::redb::File;
+use fedbandit::service::store::file::File;
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::{Learner, Outgoing, Service};
 use fedbandit_core::packed_len;

@@ -6,13 +6,13 @@ mod naive;
 #[path = "../../../host/tests/shared/random.rs"]
 mod random;
 
-use fedbandit::admission::Level;
 use fedbandit::aggregate::Mean;
-use fedbandit::controller::Controller;
-use fedbandit::rule::Separate;
-use fedbandit::setting::{Episodes, Setting};
-use fedbandit::streams::{AgentId, NoPrivacy};
-use fedbandit::symmetric;
+use fedbandit::algorithm::Controller;
+use fedbandit::algorithm::Level;
+use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::{AgentId, NoPrivacy};
+use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::math::symmetric;
 use naive::{KINDS, Message, Naive, beta, is_mean, lambda};
 use nalgebra::{DMatrix, DVector};
 use random::Random;

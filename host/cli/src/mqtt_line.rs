@@ -1,0 +1,89 @@
+//! A device's connection to an MQTT broker.
+
+use std::io;
+use std::time::Duration;
+
+use fedbandit::service::transport::mqtt::{Broker, Topics};
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{LastWill, Packet};
+use rumqttc::v5::{AsyncClient, Event, EventLoop};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Frames of the device that the broker has not acknowledged, and of the controller that the device has not read.
+const IN_FLIGHT: u16 = 8;
+/// How long a broker may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A device's client of its own, with its own last will.
+pub(super) struct MqttLine {
+    client: AsyncClient,
+    up: String,
+    state: String,
+    received: mpsc::Receiver<Vec<u8>>,
+    polling: JoinHandle<()>,
+}
+
+impl MqttLine {
+    pub(super) async fn open(broker: &Broker, run: u32, agent: u32) -> io::Result<Self> {
+        let topics = Topics::new(run);
+        let state = topics.state(agent);
+        let mut options = broker.options(format!("fedbandit-{run}-{agent}"));
+        options
+            .set_last_will(LastWill::new(&state, "lost", QoS::AtLeastOnce, true, None))
+            .set_outgoing_inflight_upper_limit(IN_FLIGHT);
+        let (client, mut connection) = AsyncClient::new(options, IN_FLIGHT.into());
+        timeout(ANSWER, greeted(&mut connection)).await??;
+        // There is room for these two.
+        client.try_subscribe(topics.down(agent), QoS::AtLeastOnce).map_err(io::Error::other)?;
+        client.try_publish(&state, QoS::AtLeastOnce, true, "ready").map_err(io::Error::other)?;
+        let (sender, received) = mpsc::channel(IN_FLIGHT.into());
+        let polling = tokio::spawn(poll(connection, sender));
+        Ok(Self { client, up: topics.up(agent), state, received, polling })
+    }
+
+    pub(super) async fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.client.publish(&self.up, QoS::AtLeastOnce, false, frame.to_vec()).await.map_err(io::Error::other)
+    }
+
+    pub(super) async fn receive(&mut self, patience: Duration) -> io::Result<Option<Vec<u8>>> {
+        match timeout(patience, self.received.recv()).await {
+            Ok(Some(frame)) => Ok(Some(frame)),
+            Ok(None) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Says farewell, so that its last will is not carried out.
+    pub(super) async fn close(mut self) {
+        let _ = self.client.publish(&self.state, QoS::AtLeastOnce, true, "disconnected").await;
+        let _ = self.client.disconnect().await;
+        self.received.close();
+        let _ = timeout(ANSWER, &mut self.polling).await;
+    }
+}
+
+impl Drop for MqttLine {
+    fn drop(&mut self) {
+        self.polling.abort();
+    }
+}
+
+/// Until the broker has taken the connection.
+async fn greeted(connection: &mut EventLoop) -> io::Result<()> {
+    loop {
+        if let Event::Incoming(Packet::ConnAck(_)) = connection.poll().await.map_err(io::Error::other)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Until the connection ends. A frame that the device has no room for is lost; it will come again.
+async fn poll(mut connection: EventLoop, sender: mpsc::Sender<Vec<u8>>) {
+    while let Ok(event) = connection.poll().await {
+        if let Event::Incoming(Packet::Publish(publish)) = event {
+            let _ = sender.try_send(publish.payload.into());
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The tables of the page.
+
+use std::fmt::Write;
+
+use fedbandit::config::Learning;
+use fedbandit::report::{self, Record};
+use fedbandit::simulation::Config;
+
+pub(super) fn whitened_table(records: &[Record]) -> String {
+    let mut text = String::from(
+        "\n| setting | corrupted | attack | aggregator | total | late | width | × oracle |\n|---|---|---|---|---|---|---|---|\n",
+    );
+    let groups = by_setting(records);
+    for group in &groups {
+        let Record { config, outcome, .. } = group[0];
+        let same = |other: &&Vec<&Record>| {
+            let other = &other[0].config;
+            let learning = Learning { aggregator: other.learning.aggregator, ..config.learning };
+            *other == Config { learning, ..config.clone() }
+        };
+        let rivals: Vec<f64> = groups.iter().filter(same).map(|group| mean_total(group)).collect();
+        let best = rivals.len() > 1 && rivals.iter().all(|rival| mean_total(group) <= *rival);
+        let mark = if best { "**" } else { "" };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {mark}{}{mark} | {} | {:.2} | {:.2} |",
+            differing(config),
+            config.corrupt,
+            outcome.attack,
+            outcome.aggregator,
+            spread(group, |r| r.outcome.total),
+            spread(group, |r| r.outcome.late),
+            width(group),
+            of_oracle(group)
+        );
+    }
+    text
+}
+
+/// The environment, and what is not as in the table of attacks.
+fn differing(config: &Config) -> String {
+    let mut text = config.environment.to_string();
+    let (own, usual) = (config.learning, Learning::default());
+    let mut add = |differs: bool, what: String| {
+        if differs {
+            text.push_str(&what);
+        }
+    };
+    add(own.agents != usual.agents, format!(", N = {}", own.agents));
+    add(own.dim != usual.dim, format!(", d = {}", own.dim));
+    add(own.steps != usual.steps, format!(", T = {}", own.steps));
+    add(own.theta_norm != usual.theta_norm, format!(", ‖θ*‖ = {:.2}", own.theta_norm));
+    add(own.rewards != usual.rewards, format!(", {}", own.rewards));
+    add(own.design_corruption.is_some(), format!(", a = {}", own.design_corruption.unwrap_or_default()));
+    add(own.first_episode.is_some(), format!(", L₁ = {}", own.first_episode.unwrap_or_default()));
+    add(own.first_episodes.is_some(), format!(", {} of L₁", own.first_episodes.unwrap_or_default()));
+    text
+}
+
+/// Runs that differ in their seed alone.
+pub(super) fn by_setting(records: &[Record]) -> Vec<Vec<&Record>> {
+    let mut groups: Vec<Vec<&Record>> = Vec::new();
+    for record in records {
+        match groups.iter_mut().find(|group| group[0].config == record.config) {
+            Some(group) => group.push(record),
+            None => groups.push(vec![record]),
+        }
+    }
+    groups
+}
+
+/// Mean [least, most].
+fn spread(group: &[&Record], value: impl Fn(&Record) -> f64) -> String {
+    let values: Vec<f64> = group.iter().map(|record| value(record)).collect();
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+    if values.len() == 1 { format!("{mean:.4}") } else { format!("{mean:.4} [{least:.4}, {most:.4}]") }
+}
+
+fn width(group: &[&Record]) -> f64 {
+    group.iter().filter_map(|record| record.outcome.width_ratio_max).fold(f64::NAN, f64::max)
+}
+
+pub(super) fn no_table(_: &[Record]) -> String {
+    String::new()
+}
+
+pub(super) fn attack_table(records: &[Record]) -> String {
+    let mut text = String::from(
+        "\n| environment | corrupted | attack | aggregator | total | late | width |\n|---|---|---|---|---|---|---|\n",
+    );
+    for group in by_setting(records) {
+        let Record { config, outcome, .. } = group[0];
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {:.2} |",
+            outcome.environment,
+            config.corrupt,
+            outcome.attack,
+            outcome.aggregator,
+            spread(&group, |r| r.outcome.total),
+            spread(&group, |r| r.outcome.late),
+            width(&group)
+        );
+    }
+    text
+}
+
+pub(super) fn setting_table(records: &[Record]) -> String {
+    let mut text = String::from("\n| setting | aggregator | total | late | width |\n|---|---|---|---|---|\n");
+    for group in by_setting(records) {
+        let Record { config, outcome, .. } = group[0];
+        let mut setting = report::setting(config);
+        if config.learning.privacy.is_some() {
+            let _ = write!(setting, ", {}", config.learning.mechanism);
+        }
+        if let Some(length) = config.learning.episode_len {
+            let _ = write!(setting, ", L = {length}");
+        }
+        let (total, late) = (spread(&group, |r| r.outcome.total), spread(&group, |r| r.outcome.late));
+        let _ = writeln!(text, "| {setting} | {} | {total} | {late} | {:.2} |", outcome.aggregator, width(&group));
+    }
+    text
+}
+
+pub(super) fn horizon_table(records: &[Record]) -> String {
+    let mut text = String::from(
+        "\n| T | aggregator | regret per honest agent | without the first episode | bytes sent per agent |\n|---|---|---|---|---|\n",
+    );
+    for record in records {
+        let honest = (record.config.learning.agents - record.config.corrupted()) as f64;
+        let _ = writeln!(
+            text,
+            "| {} | {} | {:.1} | {:.1} | {} |",
+            record.config.learning.steps,
+            record.outcome.aggregator,
+            record.outcome.regret / honest,
+            record.outcome.after_first_episode / honest,
+            record.outcome.bytes_up / record.config.learning.agents as u64
+        );
+    }
+    text
+}
+
+pub(super) fn solo_table(records: &[Record]) -> String {
+    let mut text = String::from("\n| T | aggregator | attacked agents | honest agents |\n|---|---|---|---|\n");
+    for group in by_setting(records) {
+        let attacked = spread(&group, |r| r.outcome.attacked_total.unwrap_or(f64::NAN));
+        let honest = spread(&group, |r| r.outcome.total);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {attacked} | {honest} |",
+            group[0].config.learning.steps, group[0].outcome.aggregator
+        );
+    }
+    text
+}
+
+pub(super) fn theorem_table(records: &[Record]) -> String {
+    let mut text =
+        String::from("\n| T | schedule | λ, last | β, last | total | late | width |\n|---|---|---|---|---|---|---|\n");
+    for record in records {
+        let last = record.outcome.trace.last();
+        let _ = writeln!(
+            text,
+            "| {} | {} | {:.0} | {:.1} | {:.3} | {:.3} | {:.2} |",
+            record.config.learning.steps,
+            record.config.learning.schedule,
+            last.and_then(|trace| trace.lambda).unwrap_or(f64::NAN),
+            last.and_then(|trace| trace.beta).unwrap_or(f64::NAN),
+            record.outcome.total,
+            record.outcome.late,
+            width(&[record])
+        );
+    }
+    text
+}
+
+/// Regret relative to the oracle's, over runs that differ in their seed alone.
+pub(super) fn of_oracle(group: &[&Record]) -> f64 {
+    let oracle: f64 = group.iter().filter_map(|record| record.outcome.regret_oracle).sum();
+    group.iter().map(|record| record.outcome.regret).sum::<f64>() / oracle
+}
+
+pub(super) fn mean_total(group: &[&Record]) -> f64 {
+    group.iter().map(|record| record.outcome.total).sum::<f64>() / group.len() as f64
+}

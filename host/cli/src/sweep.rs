@@ -1,0 +1,164 @@
+//! `fedbandit sweep`: a grid of runs, one file each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use fedbandit::config::keys::table;
+use fedbandit::report::{self, Record};
+use fedbandit::simulation::{Experiment, Job};
+use toml::Value;
+
+use super::simulate::{run_with_progress, write_report};
+use super::{EXIT_CODES, Failure, write, write_file};
+
+const HELP: &str = "\
+A grid is a TOML file: options of `fedbandit simulate`, and one or more [[grid]] tables with lists of them.
+  agents = 100
+  seeds = [1, 2, 3]
+  [[grid]]
+  aggregator = [\"geometric-median\", \"mean\"]
+  attack = [\"collude\", \"adaptive\"]
+  corrupt = [0.0, 0.1, 0.3]
+Every combination of a table's values is a run, and gets a file of its own in DIR, named by what it is a run of. What is
+there already is not run again, so a sweep that was stopped goes on where it was.
+
+Many machines can share the work, for example as a SLURM array:
+  fedbandit sweep --config grid.toml --shard $SLURM_ARRAY_TASK_ID/20 --out results
+  fedbandit sweep --merge results";
+
+/// A grid of runs: resumable, one result file per run, to be spread over machines.
+#[derive(clap::Args)]
+#[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
+pub(super) struct Args {
+    /// The grid.
+    #[arg(long, value_name = "FILE", requires = "out", required_unless_present = "merge")]
+    config: Option<PathBuf>,
+    /// Where the result files go.
+    #[arg(long, value_name = "DIR", requires = "config")]
+    out: Option<PathBuf>,
+    /// Do the I-th of N parts only, I from 1 to N.
+    #[arg(long, value_name = "I/N", value_parser = shard, requires = "config")]
+    shard: Option<(usize, usize)>,
+    /// Make report.html of all result files in a directory.
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    merge: Option<PathBuf>,
+}
+
+impl Args {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match (&self.config, &self.out, &self.merge) {
+            (Some(config), Some(out), _) => sweep(config, out, self.shard.unwrap_or((1, 1))),
+            (_, _, Some(directory)) => merge(directory),
+            _ => Err(Failure::Usage("give --config FILE and --out DIR, or --merge DIR".into())),
+        }
+    }
+}
+
+fn sweep(config: &Path, out: &Path, (part, parts): (usize, usize)) -> Result<(), Failure> {
+    let text = fs::read_to_string(config).map_err(|error| Failure::from(error).about(config.display()))?;
+    let all = jobs(config, &text)?;
+    let own: Vec<Job> = all.iter().skip(part - 1).step_by(parts).cloned().collect();
+    let todo: Vec<Job> = own.iter().filter(|job| !is_done(&file(out, job), job)).cloned().collect();
+    let (runs, done) = (own.len(), own.len() - todo.len());
+    let trouble = Mutex::new(None);
+    run_with_progress(&todo, &|index, record| {
+        let text = serde_json::to_string(record).unwrap_or_default();
+        if let Err(failure) = write_file(&file(out, &todo[index]), &text)
+            && let Ok(mut trouble) = trouble.lock()
+        {
+            trouble.get_or_insert(failure);
+        }
+    })
+    .map_err(|failure| failure.about(config.display()))?;
+    if let Some(failure) = trouble.into_inner().ok().flatten() {
+        return Err(failure);
+    }
+    let there = if done > 0 { format!(", {done} of them were there") } else { String::new() };
+    write(&format!(
+        "{runs} runs in {}{there}; fedbandit sweep --merge {} makes the report",
+        out.display(),
+        out.display()
+    ))
+}
+
+/// All runs of a grid.
+pub(super) fn jobs(file: &Path, text: &str) -> Result<Vec<Job>, Failure> {
+    let mut table = table(file, text).map_err(Failure::Config)?;
+    let grids: Option<Vec<toml::Table>> = match table.remove("grid") {
+        None => Some(vec![toml::Table::new()]),
+        Some(Value::Array(grids)) => grids.into_iter().map(|grid| grid.as_table().cloned()).collect(),
+        Some(_) => None,
+    };
+    let grids = grids.ok_or_else(|| Failure::Config(format!("{}: write grids as [[grid]]", file.display())))?;
+    let mut base = Experiment::default();
+    let all = table.iter().try_for_each(|(key, value)| base.set_from(file, text, key, value));
+    all.map_err(Failure::Config)?;
+    let mut jobs: Vec<Job> = Vec::new();
+    for grid in grids {
+        let mut cells = vec![base.clone()];
+        for (key, values) in &grid {
+            // Aggregators and seeds are lists in an experiment, too.
+            let values = match values {
+                Value::Array(values) if key != "aggregator" && key != "seeds" => values.clone(),
+                values => vec![values.clone()],
+            };
+            let with = |cell: &Experiment, value: &Value| {
+                let mut cell = cell.clone();
+                cell.set_from(file, text, key, value).map(|()| cell)
+            };
+            let pairs = cells.iter().flat_map(|cell| values.iter().map(move |value| with(cell, value)));
+            cells = pairs.collect::<Result<_, _>>().map_err(Failure::Config)?;
+        }
+        let of_cells = cells.iter().map(Experiment::jobs).collect::<Result<Vec<_>, _>>().map_err(Failure::Config)?;
+        for job in of_cells.into_iter().flatten() {
+            job.config.check().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))?;
+            if !jobs.contains(&job) {
+                jobs.push(job);
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+/// Where a run's result is.
+fn file(out: &Path, job: &Job) -> PathBuf {
+    let hash = blake3::hash(job.key().as_bytes()).to_hex();
+    out.join(format!("run-{}.json", &hash[..16]))
+}
+
+fn is_done(file: &Path, job: &Job) -> bool {
+    let record = fs::read_to_string(file).ok().and_then(|text| serde_json::from_str::<Record>(&text).ok());
+    record.is_some_and(|record| record.config == job.config && record.outcome.seed == job.seed)
+}
+
+fn merge(directory: &Path) -> Result<(), Failure> {
+    let about = |error: std::io::Error| Failure::from(error).about(directory.display());
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(about)? {
+        let path = entry.map_err(about)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("run-") && name.ends_with(".json") {
+            files.push(path);
+        }
+    }
+    let read = |file: &PathBuf| {
+        let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
+        serde_json::from_str::<Record>(&text).map_err(|error| Failure::data(error).about(file.display()))
+    };
+    let mut records = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    if records.is_empty() {
+        return Err(Failure::Data(format!("{}: there are no result files, run-*.json", directory.display())));
+    }
+    // In an order that does not depend on the files' names.
+    records
+        .sort_by_cached_key(|record| (serde_json::to_string(&record.config).unwrap_or_default(), record.outcome.seed));
+    write(&report::text_table(&records.iter().collect::<Vec<_>>()).trim_end())?;
+    write_report(directory, &records)
+}
+
+fn shard(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+    let valid = numbers.filter(|(part, parts)| (1..=*parts).contains(part));
+    valid.ok_or_else(|| "a shard is I/N, with I from 1 to N".into())
+}

@@ -1,0 +1,401 @@
+//! `fedbandit simulate` and `sweep` from outside: options in, tables, JSON, files and exit codes out.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::directory::Directory;
+use serde_json::Value;
+
+const SMALL: &str = "--agents 12 --dim 4 --steps 128 --seeds 1,2";
+
+impl Directory {
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn names(&self, name: &str) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.0.join(name)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+fn fedbandit(directory: &Path, arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+    command.current_dir(directory).args(arguments.split_whitespace()).output().unwrap()
+}
+
+fn stdout(directory: &Path, arguments: &str) -> String {
+    let output = fedbandit(directory, arguments);
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(directory: &Path, arguments: &str) -> Value {
+    serde_json::from_str(&stdout(directory, &format!("{arguments} --json"))).unwrap()
+}
+
+/// An exit code, nothing on stdout, and a sentence on stderr.
+fn refuses(directory: &Path, arguments: &str, code: i32, sentence: &str) {
+    let output = fedbandit(directory, arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");
+    assert!(stderr.contains(sentence), "{arguments}: {stderr:?} lacks {sentence:?}");
+    assert!(output.stdout.is_empty());
+}
+
+/// With fewer agents and steps, which the examples do not say.
+#[test]
+fn the_examples_of_help_run() {
+    let here = Directory::new("examples");
+    let help = stdout(&here.0, "simulate --help");
+    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  fedbandit ")).collect();
+    assert!(examples.len() >= 3, "{help}");
+    for example in examples {
+        stdout(&here.0, &format!("{example} --agents 12 --steps 64"));
+    }
+}
+
+#[test]
+fn json_has_the_keys_that_programs_rely_on() {
+    let here = Directory::new("keys");
+    let report = json(&here.0, &format!("simulate {SMALL} --attack fake-parameter"));
+    assert_eq!(report["config"]["agents"], 12);
+    let runs = report["runs"].as_array().unwrap();
+    // Four aggregators, two seeds.
+    assert_eq!(runs.len(), 8);
+    let numbers = [
+        "seed",
+        "corrupt",
+        "regret",
+        "regret_random",
+        "regret_oracle",
+        "after_first_episode",
+        "total",
+        "late",
+        "attacked_total",
+        "theta_error",
+        "width_ratio_max",
+        "bytes_up",
+        "bytes_down",
+        "repairs",
+        "agent_steps_per_cpu_second",
+    ];
+    for run in runs {
+        // The oracle has no attacked agents.
+        let oracle = run["aggregator"] == "oracle";
+        for key in numbers.iter().filter(|key| !(oracle && **key == "attacked_total")) {
+            assert!(run[*key].is_number(), "{key}: {}", run[*key]);
+        }
+        assert_eq!((&run["attack"], &run["environment"]), (&"fake-parameter".into(), &"ball".into()));
+        assert!(run["privacy"].is_null() && run["rejected"].is_object());
+        let total = run["regret"].as_f64().unwrap() / run["regret_random"].as_f64().unwrap();
+        assert_eq!(run["total"].as_f64().unwrap(), total);
+    }
+    let private = json(&here.0, &format!("simulate {SMALL} --rewards bounded --privacy 4,1e-6 --aggregator mean"));
+    assert_eq!(private["runs"][0]["privacy"], "4,0.000001");
+    assert_eq!(private["config"]["aggregator"], serde_json::json!(["mean"]));
+    assert_eq!(private["config"]["seeds"], serde_json::json!([1, 2]));
+}
+
+/// The README's first command: its table is what the README shows, and its report needs nothing else.
+#[test]
+fn the_demonstration_is_what_the_readme_shows() {
+    let here = Directory::new("demonstration");
+    let text = stdout(&here.0, "simulate");
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    assert!(readme.contains(text.trim_end()), "README.md lacks what `fedbandit simulate` prints:\n{text}");
+    assert_eq!(here.names(""), BTreeSet::from(["report".into()]));
+    assert_eq!(here.names("report"), BTreeSet::from(["report.html".into()]));
+    let page = fs::read_to_string(here.0.join("report/report.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3);
+    for title in ["Regret under attack", "How much corruption each aggregator bears", "The cost of privacy"] {
+        assert!(page.contains(title), "{title}");
+    }
+    // Enough to run it again.
+    let version = stdout(&here.0, "--version");
+    for provenance in [version.trim(), "&quot;agents&quot;:100", "seeds 1, 2, 3"] {
+        assert!(page.contains(provenance), "{provenance}");
+    }
+    let without_namespace = page.replace("http://www.w3.org/2000/svg", "");
+    for loaded in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+        assert!(!without_namespace.contains(loaded), "the page loads something: {loaded}");
+    }
+}
+
+#[test]
+fn options_go_before_variables_and_these_before_files() {
+    let here = Directory::new("order");
+    here.file("run.toml", "agents = 11\ndim = 2\nsteps = 64\nseeds = [3]\naggregator = \"mean\"\n");
+    let report = json(&here.0, "simulate --config run.toml");
+    assert_eq!((&report["config"]["agents"], &report["config"]["dim"]), (&11.into(), &2.into()));
+    assert_eq!((report["runs"].as_array().unwrap().len(), &report["runs"][0]["seed"]), (1, &3.into()));
+    let with_variable = |arguments: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+        let command = command.current_dir(&here.0).env("FEDBANDIT_AGENTS", "9").args(arguments.split_whitespace());
+        serde_json::from_slice::<Value>(&command.output().unwrap().stdout).unwrap()["config"]["agents"].clone()
+    };
+    assert_eq!(with_variable("simulate --config run.toml --json"), 9);
+    assert_eq!(with_variable("simulate --config run.toml --agents 8 --json"), 8);
+}
+
+#[test]
+fn senseless_options_are_refused_with_a_sentence() {
+    let here = Directory::new("options");
+    for (options, sentence) in [
+        ("--corrupt 0.5", "corrupt: must be at least 0 and below 0.5, not 0.5"),
+        ("--corrupt -0.1", "corrupt: must be at least 0 and below 0.5, not -0.1"),
+        ("--episode-len 0", "episode-len: must be from 1 to 65536, not 0"),
+        ("--dim 7", "dim: 7 is not compiled in; take one of 1, 2, 3"),
+        ("--agents 0", "agents: must be from 1 to 10000000, not 0"),
+        ("--arms 0", "arms: must be from 1 to 1000000, not 0"),
+        ("--steps 0", "steps: there must be at least one step"),
+        ("--agents many", "agents"),
+        ("--attack nonsense", "no attack is called 'nonsense'; there are none, sign-flip"),
+        ("--aggregator average", "no aggregator is called 'average'; there are geometric-median"),
+        ("--environment moon", "no environment is called 'moon'; there are ball"),
+        ("--rewards gaussian:-1", "rewards are gaussian:R"),
+        ("--schedule never", "no schedule is called 'never'"),
+        ("--privacy 4,1e-6", "privacy: it needs bounded rewards"),
+        ("--privacy 4 --rewards bounded", "privacy is MU,NU"),
+        ("--rewards bounded --theta-norm 2", "theta-norm: 2 gives rewards beyond 1"),
+        ("--theta-norm 1e30", "theta-norm: must be positive and at most 1e15"),
+        ("--rewards gaussian:1e30", "rewards are gaussian:R with a noise level R from 0 to 1e15"),
+        ("--seeds one", "a seed is a whole number"),
+        ("--nonsense", "unexpected argument '--nonsense'"),
+    ] {
+        refuses(&here.0, &format!("simulate {options} --report out"), 2, sentence);
+    }
+    // Known only once an aggregator is taken with the rest.
+    refuses(&here.0, "simulate --privacy 4,1e-6 --rewards bounded --aggregator solo", 78, "solo sends nothing");
+    refuses(&here.0, "simulate --aggregator krum --agents 4 --report out", 78, "corrupted");
+    refuses(&here.0, "simulate --aggregator median-of-means --design-corruption 0.3", 78, "at most a quarter");
+    assert!(here.names("").is_empty(), "nothing half-written");
+}
+
+#[test]
+fn senseless_files_are_refused_with_their_line() {
+    let here = Directory::new("files");
+    here.file("unknown.toml", "agents = 10\n\nagnets = 20\n");
+    here.file("kind.toml", "agents = 10\ndim = \"eight\"\n");
+    here.file("half.toml", "corrupt = 0.5\n");
+    here.file("broken.toml", "agents = = 1\n");
+    refuses(&here.0, "simulate --config unknown.toml", 78, "unknown.toml:3: no key is called agnets");
+    refuses(&here.0, "simulate --config kind.toml", 78, "kind.toml:2: dim");
+    refuses(
+        &here.0,
+        "simulate --config half.toml",
+        78,
+        "half.toml: corrupt: must be at least 0 and below 0.5, not 0.5",
+    );
+    refuses(&here.0, "simulate --config broken.toml", 78, "line 1");
+    refuses(&here.0, "simulate --config absent.toml", 74, "absent.toml");
+    here.file("long.csv", "step,x_1,x_2,reward\n1,1,1,0\n");
+    here.file("column.csv", "step,x_1,x_2\n1,1,0\n");
+    here.file("good.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n");
+    let replay = |file: &str| format!("simulate --dim 2 --environment replay:{file} --report out");
+    refuses(&here.0, &replay("long.csv"), 65, "long.csv: line 2: the action's norm is 1.414214");
+    refuses(&here.0, &replay("column.csv"), 65, "column.csv: column reward is missing");
+    refuses(&here.0, &replay("absent.csv"), 74, "absent.csv");
+    refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "the log has 2 columns x_j, not 4");
+    assert!(stdout(&here.0, &replay("good.csv")).contains("replay:good.csv"));
+    let whitened = replay("good.csv") + " --aggregator whitened-median";
+    refuses(&here.0, &whitened, 78, "whitened-median must know the noise of rewards");
+    assert!(stdout(&here.0, &(whitened + " --rewards gaussian:0.1")).contains("whitened-median"));
+    assert!(here.names("out").contains("report.html"));
+}
+
+const GRID: &str = "\
+agents = 10
+dim = 2
+steps = 32
+seeds = [1, 2]
+[[grid]]
+aggregator = [\"mean\", \"geometric-median\"]
+attack = [\"collude\", \"zero\"]
+corrupt = [0.1, 0.2, 0.3]
+[[grid]]
+aggregator = \"solo\"
+";
+
+#[test]
+fn a_sweep_can_be_split_stopped_and_merged() {
+    let here = Directory::new("sweep");
+    here.file("grid.toml", GRID);
+    stdout(&here.0, "sweep --config grid.toml --out whole");
+    let whole = here.names("whole");
+    assert_eq!(whole.len(), 2 * 2 * 2 * 3 + 2);
+    // Three parts make the same, whatever the order, and a part does nothing twice.
+    for part in ["2/3", "1/3", "3/3"] {
+        stdout(&here.0, &format!("sweep --config grid.toml --shard {part} --out parts"));
+    }
+    assert_eq!(here.names("parts"), whole);
+    let timeless = |directory: &str, name: &String| {
+        let text = fs::read_to_string(here.0.join(directory).join(name)).unwrap();
+        let mut record: Value = serde_json::from_str(&text).unwrap();
+        record["outcome"]["agent_steps_per_cpu_second"] = Value::Null;
+        record
+    };
+    assert!(whole.iter().all(|name| timeless("whole", name) == timeless("parts", name)));
+    // What is there stays; what is lost or cut off is made again.
+    let names: Vec<_> = whole.iter().collect();
+    let file = |index: usize| here.0.join("whole").join(names[index]);
+    let kept = fs::read(file(2)).unwrap();
+    fs::remove_file(file(0)).unwrap();
+    fs::write(file(1), "{\"version\":").unwrap();
+    assert!(
+        stdout(&here.0, "sweep --config grid.toml --out whole").contains("26 runs in whole, 24 of them were there")
+    );
+    assert_eq!(here.names("whole"), whole);
+    assert_eq!(fs::read(file(2)).unwrap(), kept, "not run again");
+    assert_eq!(timeless("whole", names[1]), timeless("parts", names[1]));
+    // The report is the same from both.
+    let table = stdout(&here.0, "sweep --merge whole").replace("whole", "parts");
+    assert_eq!(table, stdout(&here.0, "sweep --merge parts"));
+    let page = |directory: &str| fs::read_to_string(here.0.join(directory).join("report.html")).unwrap();
+    assert_eq!(page("whole"), page("parts"));
+    assert!(page("whole").contains("How much corruption each aggregator bears"));
+    for (arguments, code, sentence) in [
+        ("sweep", 2, "--config"),
+        ("sweep --config grid.toml", 2, "--out"),
+        ("sweep --config grid.toml --out x --shard 4/3", 2, "a shard is I/N"),
+        ("sweep --merge nowhere", 74, "nowhere"),
+    ] {
+        refuses(&here.0, arguments, code, sentence);
+    }
+    here.file("bad.toml", "agents = 10\n[[grid]]\ncorrupt = [0.1, 0.7]\n");
+    refuses(&here.0, "sweep --config bad.toml --out x", 78, "corrupt: must be at least 0 and below 0.5, not 0.7");
+    for (file, grid) in [("number.toml", "grid = 1"), ("mixed.toml", "grid = [{ corrupt = 0.1 }, \"corrupt\"]")] {
+        here.file(file, grid);
+        refuses(&here.0, &format!("sweep --config {file} --out x"), 78, &format!("{file}: write grids as [[grid]]"));
+    }
+    fs::create_dir(here.0.join("empty")).unwrap();
+    refuses(&here.0, "sweep --merge empty", 65, "there are no result files");
+}
+
+/// What the runs of a sweep differ in is said above each table, whatever it is.
+#[test]
+fn a_merged_table_says_what_it_is_of() {
+    let here = Directory::new("headings");
+    let grid = "design-corruption = [0.1, 0.2]\nepisode-len = [8, 16]\nrewards = [\"gaussian:0.5\", \"bounded\"]";
+    here.file(
+        "grid.toml",
+        &format!("agents = 10\ndim = 2\nsteps = 32\nseeds = 1\naggregator = \"mean\"\n[[grid]]\n{grid}\n[[grid]]\n"),
+    );
+    stdout(&here.0, "sweep --config grid.toml --out out");
+    let text = stdout(&here.0, "sweep --merge out");
+    let headings: BTreeSet<&str> = text.lines().filter(|line| line.starts_with("10 agents")).collect();
+    let common = "10 agents, d = 2, 32 steps, ball, 3 corrupted (collude)";
+    let mut expected = BTreeSet::from([format!("{common}, rewards gaussian:0.5; seeds 1")]);
+    for share in ["0.1", "0.2"] {
+        for length in ["8", "16"] {
+            for rewards in ["gaussian:0.5", "bounded"] {
+                let keys = format!("design-corruption {share}, episode-len {length}, rewards {rewards}");
+                expected.insert(format!("{common}, {keys}; seeds 1"));
+            }
+        }
+    }
+    assert!(headings.iter().copied().eq(expected.iter()), "{text}");
+}
+
+/// Relative to a regret of 0 there is no number: with one action nobody can regret anything, and of these two all take the longer
+/// one, which is the best one, until liars tell them otherwise.
+#[test]
+fn relative_to_nothing_is_a_dash() {
+    let here = Directory::new("nothing");
+    here.file("log.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,0.5,0\n");
+    let log = "simulate --environment replay:log.csv --dim 2 --agents 10 --steps 64 --seeds 1 --aggregator mean";
+    let text = stdout(&here.0, log);
+    let [.., of_random, _, _, _, of_oracle, _, _, _] =
+        text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>()[..]
+    else {
+        panic!("{text}")
+    };
+    assert!(of_random.parse::<f64>().unwrap() > 0.0 && of_oracle == "–", "{text}");
+    // Nor do files have one, and they are results all the same.
+    here.file("grid.toml", "agents = 12\ndim = 4\nsteps = 128\narms = 1\n");
+    stdout(&here.0, "sweep --config grid.toml --out out");
+    assert!(stdout(&here.0, "sweep --config grid.toml --out out").contains("12 runs in out, 12 of them were there"));
+    for text in [stdout(&here.0, &format!("simulate {SMALL} --arms 1")), stdout(&here.0, "sweep --merge out")] {
+        assert!(text.contains('–') && !text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+}
+
+/// Whatever stops a sweep, what is finished is whole, and it goes on from there.
+#[test]
+fn a_killed_sweep_keeps_what_is_finished() {
+    let here = Directory::new("killed");
+    here.file(
+        "grid.toml",
+        "agents = 20\nsteps = 20000\n[[grid]]\nseeds = [1, 2, 3, 4, 5, 6, 7, 8]\naggregator = \"mean\"\n",
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
+    let mut sweep = command.current_dir(&here.0).args("sweep --config grid.toml --out out".split(' ')).spawn().unwrap();
+    let results = || -> Vec<PathBuf> {
+        let files = fs::read_dir(here.0.join("out")).into_iter().flatten().map(|entry| entry.unwrap().path());
+        files.filter(|file| file.extension().is_some_and(|extension| extension == "json")).collect()
+    };
+    while results().is_empty() && sweep.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    sweep.kill().unwrap();
+    sweep.wait().unwrap();
+    let finished: Vec<_> = results().into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect();
+    assert!(!finished.is_empty());
+    for (text, file) in &finished {
+        assert!(serde_json::from_slice::<Value>(text).unwrap()["outcome"]["regret"].is_number(), "{}", file.display());
+    }
+    stdout(&here.0, "sweep --config grid.toml --out out");
+    assert_eq!(results().len(), 8);
+    assert!(finished.iter().all(|(text, file)| fs::read(file).unwrap() == *text), "not run again");
+}
+
+/// docs/simulation.md says what the program measures. All of it takes minutes; these two claims stand for the rest.
+#[test]
+fn the_documentation_is_up_to_date() {
+    let here = Directory::new("claims");
+    stdout(&here.0, "reproduce --out docs demonstration mean");
+    let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"));
+    let [old, new] = [docs, &here.0.join("docs")].map(|docs| {
+        let text = fs::read_to_string(docs.join("simulation.md")).unwrap();
+        let (before, after) = text.split_once("\nMeasured with fedbandit ").expect("the page tells the version");
+        format!("{before}{}", after.split_once('\n').unwrap().1)
+    });
+    for section in new.split("\n## ") {
+        assert!(old.contains(section.trim_end()), "docs/simulation.md is not what is measured: {section}");
+    }
+    for name in here.names("docs/figures") {
+        let [old, new] = [docs, &here.0.join("docs")].map(|docs| fs::read(docs.join("figures").join(&name)).ok());
+        assert!(old == new, "docs/figures/{name} is not what is measured");
+    }
+    refuses(&here.0, "reproduce --out docs nonsense", 2, "invalid value 'nonsense'");
+}
+
+/// The same version in results and in `--version`; a manual page for every command that the help names, and completions for it.
+#[test]
+fn the_program_tells_of_itself() {
+    let here = Directory::new("itself");
+    let version = stdout(&here.0, "--version");
+    let version = version.trim().strip_prefix("fedbandit ").unwrap();
+    assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
+    assert_eq!(json(&here.0, &format!("simulate {SMALL} --aggregator mean"))["version"], version);
+    stdout(&here.0, "man --out pages");
+    let completions = stdout(&here.0, "completions bash");
+    let help = stdout(&here.0, "--help");
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands =
+        commands.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
+    let mut pages = BTreeSet::from(["fedbandit.1".to_owned()]);
+    for command in commands.filter(|command| *command != "help") {
+        assert!(completions.contains(&format!("fedbandit,{command})")), "{command}");
+        pages.insert(format!("fedbandit-{command}.1"));
+    }
+    assert_eq!(here.names("pages"), pages);
+    for page in pages {
+        let text = fs::read_to_string(here.0.join("pages").join(&page)).unwrap();
+        assert!(text.contains(&format!("fedbandit {version}")), "{page} tells no version");
+    }
+}

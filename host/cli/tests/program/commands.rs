@@ -1,0 +1,486 @@
+//! `fedbandit enroll`, `serve`, `device`, `status` and `revoke` from outside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::fleet::{Fleet, Service};
+use fedbandit::service::event::{Event, Release, Summary};
+use fedbandit::service::store::Store;
+use fedbandit::service::store::file::File;
+use fedbandit_core::wire::cobs;
+use serde_json::Value;
+
+/// Thirty devices that behave and ten that lie: what the honest ones reach in the end is almost the best there is.
+#[test]
+fn a_fleet_learns_although_a_quarter_lies() {
+    let here = Fleet::empty("fleet-learns");
+    here.stdout("enroll --dir fleet --dim 8 --count 40");
+    here.configure("steps = 4096");
+    let service = here.serve();
+    let liars = format!("device --connect {} --identities fleet/devices --first 31 --count 10", service.devices[0]);
+    let mut liars =
+        here.command(&format!("{liars} --attack sign-flip --episodes 30")).stdout(Stdio::null()).spawn().unwrap();
+    let honest = format!("device --connect {} --identities fleet/devices --count 30", service.devices[0]);
+    let honest = here.json(&format!("{honest} --episodes 30"));
+    liars.wait().unwrap();
+    assert_eq!((&honest["devices"], &honest["episodes"]), (&30.into(), &30.into()));
+    assert_eq!(honest["acknowledged"], 30 * 30);
+    let [worth, best] = ["last_mean_worth", "last_mean_best"].map(|key| honest[key].as_f64().unwrap());
+    // Random choices are worth 0, and the simulation has less than 1 % of their regret here.
+    assert!(worth > 0.95 * best, "{worth} of {best}");
+    let status = service.wait_for(|status| status["episode"].as_u64() >= Some(30));
+    assert_eq!((&status["enrolled"], &status["run"]), (&40.into(), &1.into()));
+    assert_eq!(here.json(&format!("status --json --http {}", service.http))["run"], 1);
+    // What the median device says is what honest ones have, but for noise.
+    let mean_reward = status["mean_reward"].as_f64().unwrap();
+    assert!(mean_reward > 0.8 * best && mean_reward < 1.2 * best, "{mean_reward} of {best}");
+    let far: Vec<u64> = status["suspicious"].as_array().unwrap().iter().map(|s| s["agent"].as_u64().unwrap()).collect();
+    assert!(far.len() == 8 && far.iter().all(|agent| *agent > 30), "those far from the centre are liars: {far:?}");
+}
+
+/// Garbage costs its sender the connection, and nobody else anything.
+#[test]
+fn garbage_is_shown_the_door() {
+    let here = Fleet::new("garbage", 3);
+    here.configure("");
+    let service = here.serve();
+    let mut hostile = TcpStream::connect(service.tcp()).unwrap();
+    hostile.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let garbage: Vec<u8> = (0..64_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
+    let mut end = [0; 16];
+    let closed =
+        (0..50).any(|_| hostile.write_all(&garbage).is_err()) || matches!(hostile.read(&mut end), Ok(0) | Err(_));
+    assert!(closed);
+    // A frame without an end is not kept beyond its longest length.
+    let mut endless = TcpStream::connect(service.tcp()).unwrap();
+    (0..64).for_each(|_| drop(endless.write_all(&[7; 16_384])));
+    let lives = here
+        .json(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 3", service.devices[0]));
+    assert_eq!(lives["acknowledged"], 9);
+    service.wait_for(|status| status["dropped"]["unknown"].as_u64() >= Some(1));
+    assert!(service.get("/metrics").contains("fedbandit_frames_dropped_total{reason=\"unknown\"}"));
+}
+
+#[test]
+fn pages_are_there_and_load_nothing() {
+    let here = Fleet::new("pages", 3);
+    here.configure("");
+    let service = here.serve();
+    assert!(service.get("/healthz").ends_with("ok\n"));
+    service.wait_for(|status| status["episode"] == 1);
+    let metrics = service.get("/metrics");
+    for name in ["episode 1", "devices_enrolled 3", "devices_missing 3", "repaired_models_total 0"] {
+        assert!(metrics.contains(&format!("\nfedbandit_{name}\n")), "{name}: {metrics}");
+    }
+    assert!(!metrics.contains("agent="), "no label per device");
+    let page = service.get("/");
+    for loaded in ["http:", "https:", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(loaded), "the page loads something: {loaded}");
+    }
+    let mut events = TcpStream::connect(&service.http).unwrap();
+    events.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(events, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let first = BufReader::new(events).lines().map_while(Result::ok).find(|line| line.starts_with("data: ")).unwrap();
+    let status: Value = serde_json::from_str(first.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(status["enrolled"], 3);
+}
+
+/// A family of metrics: its type, and its samples as (name with labels, value).
+type Family = (String, Vec<(String, f64)>);
+
+/// Reads Prometheus' text format, as strictly as it is specified for what is used of it.
+fn families(text: &str) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut helped = None;
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(!help.is_empty() && helped.replace(name.to_owned()).as_deref() != Some(name));
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(helped.as_deref(), Some(name), "HELP comes first");
+            assert!(["gauge", "counter", "histogram"].contains(&kind));
+            assert!(name.starts_with("fedbandit_") && (kind == "counter") == name.ends_with("_total"), "{name}");
+            assert!(families.insert(name.into(), (kind.into(), Vec::new())).is_none(), "{name} twice");
+            current = name.into();
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            let name = sample.split('{').next().unwrap();
+            let suffix = name.strip_prefix(&*current).unwrap_or_else(|| panic!("{line} is not of {current}"));
+            let (kind, samples) = families.get_mut(&current).unwrap();
+            let allowed: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(allowed.contains(&suffix), "{line}");
+            assert!(samples.iter().all(|(other, _)| other != sample), "{sample} twice");
+            samples.push((sample.into(), value.parse().unwrap()));
+        }
+    }
+    families
+}
+
+#[test]
+fn metrics_are_what_prometheus_reads() {
+    let here = Fleet::new("metrics", 3);
+    here.configure("");
+    let service = here.serve();
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
+    service.wait_for(|status| status["episode"] == 5);
+    let answer = service.get("/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    let families = families(body);
+    let value = |name: &str| match &families[&format!("fedbandit_{name}")].1[..] {
+        [(_, value)] => *value,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!((value("episode"), value("devices_enrolled"), value("devices_missing")), (5.0, 3.0, 3.0));
+    assert_eq!((value("summaries_accepted_total"), value("summaries_late_total")), (12.0, 0.0));
+    assert_eq!((value("missing_ratio"), value("repaired_models_total")), (0.0, 0.0));
+    assert!(value("beta") > 0.0 && value("lambda") > 0.0 && value("aggregation_passes") > 0.0);
+    assert!(value("certified_gap") >= 0.0 && value("mean_reward").is_finite());
+    for name in ["summaries_duplicate_total", "summaries_rejected_total", "frames_dropped_total"] {
+        assert_eq!(families[&format!("fedbandit_{name}")].0, "counter");
+    }
+    assert!(!families.contains_key("fedbandit_privacy_mu"), "the run is not private");
+    let commits = &families["fedbandit_commit_seconds"].1;
+    let counts: Vec<f64> =
+        commits.iter().filter(|(name, _)| !name.ends_with("_sum")).map(|(_, value)| *value).collect();
+    assert!(counts.is_sorted() && counts[0] >= 0.0, "buckets add up: {commits:?}");
+    assert!(*counts.last().unwrap() >= 5.0, "as many commits as releases: {commits:?}");
+    assert_eq!(counts[counts.len() - 2], counts[counts.len() - 1], "the last bucket has all");
+    assert!(!body.contains("agent"), "no label per device");
+}
+
+/// Each line of the log is an object, an episode is one line, and whoever floods the service does not flood the log.
+#[test]
+fn logs_are_lines_of_json_and_no_storm() {
+    let here = Fleet::new("logs", 3);
+    here.configure("");
+    let log = fs::File::create(here.path().join("log")).unwrap();
+    let service = Service::start(here.command("serve --config controller.toml --log-format json").stderr(log));
+    for _ in 0..40 {
+        let mut hostile = TcpStream::connect(service.tcp()).unwrap();
+        let garbage: Vec<u8> = (0..32_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
+        let _ = hostile.write_all(&garbage);
+        // Until it is shown the door.
+        let _ = hostile.read(&mut [0; 16]);
+    }
+    let dropped = |status: &Value| status["dropped"]["unknown"].as_u64() >= Some(40 * 16);
+    service.wait_for(dropped);
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
+    let closed = service.wait_for(|status| status["episode"] == 5)["history"].as_array().unwrap().len();
+    drop(service);
+    let log = fs::read_to_string(here.path().join("log")).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let with = |message: &str| -> Vec<&Value> { lines.iter().filter(|line| line["message"] == message).collect() };
+    assert_eq!((with("run begins").len(), with("listening").len()), (1, 1));
+    let episodes = with("episode closed");
+    assert_eq!(episodes.len(), closed);
+    for (k, line) in (1..).zip(&episodes) {
+        assert_eq!((&line["level"], &line["episode"]), (&"INFO".into(), &k.into()));
+        for key in ["missing", "beta", "passes", "gap", "repaired", "mean_reward"] {
+            assert!(line[key].is_number(), "{key}: {line}");
+        }
+    }
+    let rejected = with("frames dropped, or summaries counted as zero");
+    assert!(rejected.iter().map(|line| line["frames"].as_u64().unwrap()).sum::<u64>() >= 40 * 16);
+    assert_eq!(lines.len(), 2 + episodes.len() + rejected.len(), "no other line: {log}");
+    assert!(rejected.len() <= closed);
+    // Off is off.
+    here.configure("episode-len = 2");
+    let output = here.command("serve --config controller.toml --log off").output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap().lines().count(), 1, "the reason why it does not start");
+}
+
+/// One command tells how a run stands: from its service, or from its store.
+#[test]
+fn status_answers_whether_a_service_runs_or_not() {
+    let here = Fleet::empty("status");
+    here.refuses("status --dir fleet", 78, "no device is enrolled");
+    here.stdout("enroll --dir fleet --dim 4 --count 3");
+    here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
+    here.configure("");
+    let service = here.serve();
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
+    let running = service.wait_for(|status| status["episode"] == 5);
+    let status = here.json("status --dir fleet --json");
+    assert_eq!(status["service"], format!("http://{}", service.http));
+    assert_eq!(status["history"], running["history"]);
+    let text = here.stdout("status --dir fleet");
+    assert!(text.starts_with("run 1, at http://127.0.0.1:") && text.contains("5 of 68, "), "{text}");
+    // Killed, it leaves its address behind; that may be another run's by now.
+    let port = service.http.clone();
+    drop(service);
+    here.stdout("enroll --dir other --dim 4 --count 7");
+    here.configure("");
+    let settings = fs::read_to_string(here.path().join("controller.toml")).unwrap();
+    let settings = settings.replace("http = \"127.0.0.1:0\"", &format!("http = \"{port}\"")).replace("fleet", "other");
+    fs::write(here.path().join("controller.toml"), settings).unwrap();
+    let other = here.serve();
+    assert_eq!(here.json(&format!("status --json --http {}", other.http))["enrolled"], 7);
+    let stopped = here.json("status --dir fleet --json");
+    assert_eq!((&stopped["service"], &stopped["enrolled"]), (&Value::Null, &3.into()));
+    for key in ["run", "episode", "episodes", "config_hash", "history", "beta", "lambda", "suspicious"] {
+        assert_eq!(stopped[key], running[key], "{key}");
+    }
+    assert_eq!(stopped["received"]["accepted"], 12);
+    let text = here.stdout("status --dir fleet");
+    assert!(text.starts_with("run 1, no service is running\n"), "{text}");
+    // And back.
+    drop(other);
+    here.configure("");
+    let service = here.serve();
+    assert_eq!(here.json("status --dir fleet --json")["service"], format!("http://{}", service.http));
+}
+
+/// Whoever is asked, and however often it is started again.
+#[test]
+fn a_run_that_is_over_stays_over() {
+    let here = Fleet::new("over", 2);
+    here.configure("steps = 12\nepisode-len = 4");
+    let is_over = |status: &Value| status["episode"].is_null() && status["history"].as_array().unwrap().len() == 3;
+    let service = here.serve();
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 2 --episodes 3", service.devices[0]));
+    let over = service.wait_for(is_over);
+    drop(service);
+    let stopped = here.json("status --dir fleet --json");
+    assert!(is_over(&stopped) && stopped["history"] == over["history"], "{stopped}");
+    assert!(here.stdout("status --dir fleet").contains("all 3 are over"));
+    here.serve().wait_for(is_over);
+    assert_eq!(here.stored().len(), 6);
+}
+
+/// What is exported is what is stored, in both formats.
+#[test]
+fn exports_are_what_the_store_has() {
+    let here = Fleet::empty("export");
+    here.stdout("enroll --dir fleet --dim 2 --count 2");
+    here.stdout("enroll --dir fleet --count 1 --sealed");
+    here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
+    let service = here.serve();
+    here.refuses(
+        "export --dir fleet --what releases",
+        74,
+        "another process has this run open: stop that service first",
+    );
+    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 1", service.devices[0]));
+    service.wait_for(|status| status["received"]["accepted"] == 3);
+    here.stdout("revoke --dir fleet 2");
+    let devices = here.stdout("export --dir fleet --what devices");
+    let (head, devices) = devices.split_once('\n').unwrap();
+    assert_eq!(serde_json::from_str::<Value>(head.strip_prefix("# ").unwrap()).unwrap()["config"]["dim"], 2);
+    let lines: Vec<&str> = devices.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("agent,sealed,revoked,enrolled_at", 4));
+    assert!(lines[2].starts_with("2,false,true,") && lines[3].starts_with("3,true,false,"), "{devices}");
+    assert!(lines[1].rsplit(',').next().unwrap().parse::<u64>().unwrap() > 1_700_000_000);
+    drop(service);
+
+    here.refuses("export --dir fleet --what messages", 2, "the run is private");
+    let mut stored: Vec<Event> = Vec::new();
+    let store = File::open_to_read(&here.path().join("fleet/run.redb")).unwrap();
+    store.replay(&mut |bytes| stored.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
+    drop(store);
+    let numbers = |line: &str| -> Vec<f32> { line.split(',').map(|cell| cell.parse().unwrap()).collect() };
+    let messages = here.stdout("export --dir fleet --what messages --raw");
+    let expected: Vec<Vec<f32>> = stored
+        .iter()
+        .filter_map(|event| match event {
+            Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) => {
+                Some([&[agent.0 as f32, *episode as f32, *steps as f32, *reward_sum], &**gram, &**feature_sum].concat())
+            }
+            _ => None,
+        })
+        .collect();
+    let mut lines = messages.lines().skip(1);
+    assert_eq!(lines.next(), Some("agent,episode,steps,reward_sum,gram_1,gram_2,gram_3,feature_sum_1,feature_sum_2"));
+    assert_eq!((lines.map(numbers).collect::<Vec<_>>(), expected.len()), (expected, 3));
+
+    assert_eq!(here.stdout("export --dir fleet --what releases --format json --out models/all.jsonl"), "");
+    let models = fs::read_to_string(here.path().join("models/all.jsonl")).unwrap();
+    let mut models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let head = models.remove(0);
+    assert_eq!((&head["config"]["privacy"], &head["config"]["dim"]), (&"4,0.000001".into(), &2.into()));
+    assert!(head["config"].get("attack").is_none(), "nothing of a simulated world: {head}");
+    assert_eq!(head["run"], here.json("status --dir fleet --json")["run"]);
+    assert_eq!(format!("fedbandit {}", head["version"].as_str().unwrap()), here.stdout("--version").trim());
+    let releases: Vec<&Release> = stored
+        .iter()
+        .filter_map(|event| if let Event::Release(release) = event { Some(release) } else { None })
+        .collect();
+    assert_eq!(models.len(), releases.len());
+    for (model, release) in models.iter().zip(releases) {
+        let values = |key: &str| model[key].as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32);
+        assert_eq!(values("theta").collect::<Vec<_>>(), release.theta);
+        assert_eq!(values("design").collect::<Vec<_>>(), release.design);
+        assert_eq!((&model["episode"], &model["rewards"]), (&release.episode.into(), &"clipped".into()));
+        assert_eq!(model["beta"].as_f64().unwrap() as f32, release.beta);
+    }
+    assert_eq!(fs::read_dir(here.path().join("models")).unwrap().count(), 1, "nothing unfinished is left");
+}
+
+#[test]
+fn enrolment_is_careful() {
+    let here = Fleet::empty("enrolment");
+    here.refuses("enroll --dir fleet", 2, "the first devices need --dim D");
+    here.refuses("enroll --dir fleet --dim 65", 2, "--dim must be from 1 to 64, not 65");
+    here.refuses("revoke --dir fleet 1", 78, "no device is enrolled");
+    assert!(here.stdout("enroll --dir fleet --dim 4 --run 9 --count 2").contains("enrolled 1 to 2 of run 9"));
+    assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
+    here.refuses("enroll --dir fleet --dim 8", 2, "is of run 9 with --dim 4");
+    here.refuses("revoke --dir fleet 5", 2, "device 5 is not enrolled");
+    let file = here.path().join("fleet/registry.json");
+    let registry = fs::read_to_string(&file).unwrap();
+    fs::write(&file, registry.replace("\"agent\": 4,", "\"agent\": 4294967295,")).unwrap();
+    here.refuses("enroll --dir fleet", 65, "device 4294967295 is enrolled, and numbers end");
+    fs::write(&file, registry).unwrap();
+    assert!(here.stdout("revoke --dir fleet 2").contains("revoked: 1 of 4 devices (25 %) now are."));
+    // Once a run has begun, its devices are fixed; the store remembers its terms.
+    here.configure("episode-len = 32");
+    drop(here.serve());
+    for secret in ["fleet/master.key", "fleet/devices/agent-1.blob", "fleet/run.redb"] {
+        assert_eq!(fs::metadata(here.path().join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
+    }
+    here.refuses("enroll --dir fleet", 2, "the run has begun");
+    here.configure("episode-len = 16");
+    here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16; put the old value back");
+    for (more, sentence) in [
+        ("agents = 5", "agents: it is about a simulated world"),
+        ("episode-len = 0", "episode-len: must be from 1 to 65536, not 0"),
+        ("nonsense = 5", "no key is called nonsense; there are dir, "),
+        ("seeds = [1]", "no key is called seeds; there are dir, "),
+        ("aggregator = \"oracle\"", "aggregator: oracle is for simulations alone"),
+        ("aggregator = \"solo\"", "aggregator: solo is for simulations alone"),
+        (
+            "aggregator = \"whitened-oracle\"\nrewards = \"bounded\"",
+            "aggregator: whitened-oracle is for simulations alone",
+        ),
+        ("aggregator = [\"krum\", \"mean\"]", "aggregator: a service has one, not a list"),
+        ("privacy = \"4,1e-6\"", "privacy: it needs bounded rewards"),
+        ("window = -1", "window: a whole number"),
+        ("window = 64", "window: must be from 0 to 63"),
+        ("aggregator = \"whitened-filter\"", "whitened-filter must know the noise of rewards"),
+    ] {
+        here.configure(more);
+        here.refuses("serve --config controller.toml", 78, sentence);
+    }
+    here.configure("episode-len = 32");
+    let service = here.serve();
+    here.refuses(
+        "serve --config controller.toml",
+        74,
+        "run.redb: another process has this run open: stop that service first",
+    );
+    let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
+    here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs to know the other devices");
+    here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
+    here.refuses("device --connect localhost:1 --identities fleet/devices", 2, "tcp://HOST:PORT");
+    here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
+}
+
+/// A configuration that cannot start is named, and changes nothing: more devices can be enrolled.
+#[test]
+fn a_failed_first_start_is_no_start() {
+    let here = Fleet::new("first-start", 2);
+    for (more, sentence) in [
+        ("window = 100", "controller.toml: window: must be from 0 to 63"),
+        ("aggregator = \"krum\"", "controller.toml: aggregator: krum of 2 points cannot bear"),
+        ("aggregator = \"solo\"", "controller.toml: aggregator: solo is for simulations alone"),
+    ] {
+        here.configure(more);
+        here.refuses("serve --config controller.toml", 78, sentence);
+        here.refuses("status --dir fleet", 78, "devices are enrolled, and the run has not begun");
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    here.configure_at(address.port(), "");
+    here.refuses("serve --config controller.toml", 74, &format!("{address}: Address already in use"));
+    here.stdout("enroll --dir fleet --count 1");
+    here.configure("window = 4\naggregator = \"krum\"");
+    drop(here.serve());
+    here.refuses("enroll --dir fleet", 2, "the run has begun");
+    // A store that a crash left before its run began.
+    let path = here.path().join("fleet/run.redb");
+    fs::remove_file(&path).unwrap();
+    drop(File::open(&path).unwrap());
+    here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
+    here.refuses("export --dir fleet --what releases", 65, "the run has not begun");
+}
+
+/// A firmware may be compiled for dimensions that virtual devices are not.
+#[test]
+fn fleets_have_any_dimension() {
+    let here = Fleet::empty("dimension");
+    here.stdout("enroll --dir fleet --dim 7 --count 2");
+    here.configure("");
+    let service = here.serve();
+    service.wait_for(|status| status["episode"] == 1);
+    let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
+    here.refuses(&device, 2, "virtual devices have one of [");
+}
+
+/// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
+#[test]
+fn what_is_lost_of_a_directory() {
+    let here = Fleet::new("lost", 2);
+    here.configure("episode-len = 32");
+    drop(here.serve());
+    let [master, registry, blob] =
+        ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.path().join("fleet").join(name));
+    let [secret, flashed] = [&master, &blob].map(|file| fs::read(file).unwrap());
+    fs::remove_file(&master).unwrap();
+    here.refuses("serve --config controller.toml", 74, "master.key: missing: restore it from the backup");
+    assert!(!master.exists());
+    fs::write(&master, [0; 31]).unwrap();
+    here.refuses("serve --config controller.toml", 65, "master.key: not a master key of 32 bytes: restore the backup");
+    fs::write(&blob, [0; 51]).unwrap();
+    let device = "device --connect tcp://127.0.0.1:1 --identities fleet/devices --first 2";
+    here.refuses(device, 65, "agent-2.blob: not an identity of 52 bytes; fedbandit enroll writes one");
+    fs::write(&master, secret).unwrap();
+    fs::remove_file(&registry).unwrap();
+    fs::remove_file(&blob).unwrap();
+    here.stdout("enroll --dir fleet --dim 4 --count 2");
+    assert!(fs::read(&blob).unwrap() == flashed);
+    drop(here.serve());
+}
+
+/// The device that was written in Python from docs/wire.md, in both modes, beside virtual ones.
+#[test]
+fn devices_in_python_take_part() {
+    let here = Fleet::new("python", 2);
+    here.stdout("enroll --dir fleet --count 2 --sealed");
+    here.configure("episode-len = 8");
+    let service = here.serve();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/reference_device.py");
+    let python = |agent: u32| {
+        let identity = format!("fleet/devices/agent-{agent}.blob");
+        let mut command = Command::new("python3");
+        command.current_dir(here.path()).arg(script).args(["--connect", service.tcp(), "--identity", &identity]);
+        command
+            .args(["--episodes", "5"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("python3 is there")
+    };
+    let pythons = [python(1), python(3)];
+    let virtual_device = |agent: u32| {
+        let arguments = "--identities fleet/devices --count 1 --episodes 5 --patience 60000";
+        let arguments = format!("device --connect {} --first {agent} {arguments}", service.devices[0]);
+        here.command(&arguments).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    for device in [virtual_device(2), virtual_device(4)] {
+        let output = device.wait_with_output().unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["acknowledged"], 5);
+    }
+    for python in pythons {
+        let output = python.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let status = service.wait_for(|status| status["episode"] == 6);
+    assert_eq!((&status["missing_in_last_episode"], &status["faults"]), (&0.into(), &serde_json::json!({})));
+}

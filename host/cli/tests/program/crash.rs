@@ -1,0 +1,158 @@
+//! The real program, killed again and again while devices talk to it: nothing that was acknowledged is lost, nothing
+//! counts twice, and no model differs from what was sent before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::fleet::{Fleet, free_port};
+use fedbandit::service::event::{Event, Release};
+use fedbandit::service::store::Store;
+use fedbandit::service::store::file::File;
+use fedbandit_core::session::{self, Session};
+use fedbandit_core::wire::{Identity, Message, cobs, max_frame_len};
+use fedbandit_core::{Action, Agent, Prior, Rewards};
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+
+const D: usize = 4;
+const FRAME: usize = max_frame_len(D);
+const DEVICES: u32 = 6;
+const KILLS: u32 = 100;
+/// The episodes of each device that are acknowledged in the end.
+const ACKNOWLEDGED: usize = 60;
+
+/// What a device knows of its life.
+#[derive(Default)]
+struct Memory {
+    /// The summaries that it sent, by episode: U packed, then u.
+    sent: BTreeMap<u32, Vec<f32>>,
+    acknowledged: BTreeSet<u32>,
+    /// The models that it was sent, by episode.
+    models: BTreeMap<u32, Vec<u8>>,
+}
+
+/// A device that lives until it is told to stop, whatever happens to its connection.
+fn device(identity: Identity, port: u16, stop: &AtomicBool, acknowledged: &AtomicUsize) -> Memory {
+    let mut memory = Memory::default();
+    let mut rng = Pcg64::seed_from_u64(identity.agent.into());
+    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
+    let mut agent = Agent::<D>::new(&prior).unwrap();
+    let mut session = Session::<FRAME, 4>::new(identity.clone(), 1);
+    let start = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+            thread::yield_now();
+            continue;
+        };
+        stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+        let mut decoder = cobs::Decoder::<FRAME>::new();
+        let (mut buffer, mut frame) = ([0; 512], [0; FRAME]);
+        while !stop.load(Ordering::Relaxed) {
+            // A second of the device's clock is ten milliseconds here.
+            let now = start.elapsed().as_millis() as u64 * 100;
+            if !session.wants_model() {
+                live(&mut agent, &mut session, &mut memory, &mut rng, now);
+            }
+            if let Some(length) = session.poll(agent.episode(), now, &mut rng, &mut frame)
+                && stream.write_all(&cobs::encode(&frame[..length]).collect::<Vec<_>>()).is_err()
+            {
+                break;
+            }
+            match stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => buffer[..read].iter().for_each(|byte| {
+                    let Some(frame) = decoder.push(*byte) else { return };
+                    if let Ok(Message::Model(model)) = identity.decode(frame) {
+                        let before = memory.models.entry(model.episode).or_insert_with(|| frame.to_vec());
+                        assert_eq!(before, frame, "another model of episode {}", model.episode);
+                    }
+                    if let Ok(session::Event::Acknowledged { episode }) = session.handle(frame, &mut agent, now) {
+                        memory.acknowledged.insert(episode);
+                        acknowledged.store(memory.acknowledged.len(), Ordering::Relaxed);
+                    }
+                }),
+                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+                }
+                Err(_) => break,
+            }
+        }
+    }
+    memory
+}
+
+fn live(agent: &mut Agent<D>, session: &mut Session<FRAME, 4>, memory: &mut Memory, rng: &mut Pcg64, now: u64) {
+    for _ in agent.steps()..agent.episode_len() {
+        let mut arm = || Action::<D>::from_fn(|_, _| (rng.next_u32() >> 8) as f32 / 33_554_432.0 - 0.25);
+        let arms = [arm(), arm(), arm()];
+        let choice = agent.select(&arms).unwrap();
+        agent.record(&arms[choice.index], arms[choice.index][0]).unwrap();
+    }
+    let summary = agent.finish();
+    memory.sent.insert(summary.episode(), summary.gram().chain(*summary.feature_sum()).collect());
+    session.submit(&summary, now);
+}
+
+#[test]
+fn a_killed_service_keeps_its_promises() {
+    let fleet = Fleet::new("crash", DEVICES);
+    // The service must come back to where its devices look for it.
+    let port = free_port();
+    fleet.configure_at(port, "deadline = 1\nsteps = 4000000\nepisode-len = 4");
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let progress: Vec<_> = (0..DEVICES).map(|_| Arc::new(AtomicUsize::new(0))).collect();
+    let mut service = fleet.serve();
+    let devices: Vec<_> = (1..=DEVICES)
+        .map(|agent| {
+            let identity = fleet.identity(agent);
+            let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&progress[agent as usize - 1]));
+            thread::spawn(move || device(identity, port, &stop, &acknowledged))
+        })
+        .collect();
+    let mut rng = Pcg64::seed_from_u64(5);
+    for _ in 0..KILLS {
+        // How far it gets differs from run to run; what must hold does not depend on it.
+        thread::sleep(Duration::from_millis(u64::from(rng.next_u32() % 120)));
+        drop(service);
+        service = fleet.serve();
+    }
+    // Once nobody kills it any more, it goes on.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while progress.iter().any(|count| count.load(Ordering::Relaxed) < ACKNOWLEDGED) {
+        assert!(Instant::now() < deadline, "no progress: {progress:?}");
+        thread::yield_now();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let memories: Vec<Memory> = devices.into_iter().map(|device| device.join().unwrap()).collect();
+    drop(service);
+
+    let summaries = fleet.summaries();
+    let mut releases: Vec<Release> = Vec::new();
+    let store = File::open(&fleet.path().join("fleet/run.redb")).unwrap();
+    store
+        .replay(&mut |bytes| {
+            if let Some(Event::Release(release)) = Event::from_bytes(bytes, D) {
+                releases.push(release);
+            }
+        })
+        .unwrap();
+    assert!((1..).zip(&releases).all(|(episode, release)| release.episode == episode), "one release per episode");
+    assert!(releases.len() > KILLS as usize / 2, "there was progress: {} episodes", releases.len());
+    for (agent, memory) in (1..).zip(&memories) {
+        assert!(memory.acknowledged.len() >= ACKNOWLEDGED, "{agent}: {}", memory.acknowledged.len());
+        for episode in &memory.acknowledged {
+            let stored = summaries.get(&(agent, *episode)).expect("what was acknowledged is there");
+            assert_eq!(stored, &memory.sent[episode], "{agent}, {episode}");
+        }
+        for (episode, frame) in &memory.models {
+            let identity = fleet.identity(agent);
+            let Message::Model(model) = identity.decode(frame).unwrap() else { panic!() };
+            assert_eq!(Release::of(&model), releases[*episode as usize - 1]);
+        }
+    }
+}

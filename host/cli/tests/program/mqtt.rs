@@ -1,0 +1,337 @@
+//! Devices behind mosquitto, an MQTT broker.
+
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::{fs, thread};
+
+use crate::broker::{ANYBODY, Broker};
+use crate::certificate;
+use crate::fleet::{Fleet, INSTALLED, free_port, wait_until};
+use fedbandit::config::Learning;
+use fedbandit::service::event::Event;
+use fedbandit::service::identity::Master;
+use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
+use fedbandit::service::store::{Memory, Store, StoreError};
+use fedbandit::service::transport::mqtt;
+use fedbandit::service::{Dropped, worker};
+use fedbandit_core::wire::{Message, Summary};
+use rumqttc::v5::{self, mqttbytes::v5::Packet};
+
+fn configure(fleet: &Fleet, broker: &str, more: &str) {
+    fleet.configure(&format!("mqtt = \"{broker}\"\n{more}"));
+}
+
+/// As in the guide: each device may write and read its own topics, and has its number as its name.
+const ACL: &str = "user controller\n\
+    topic read fedbandit/v1/+/up/+\n\
+    topic read fedbandit/v1/+/state/+\n\
+    topic write fedbandit/v1/+/down/+\n\
+    pattern write fedbandit/v1/+/up/%u\n\
+    pattern write fedbandit/v1/+/state/%u\n\
+    pattern read fedbandit/v1/+/down/%u\n";
+
+/// Thirty devices that behave and ten that lie, behind a broker that lets everybody see their own topics only.
+#[test]
+fn a_fleet_learns_through_a_broker() {
+    let fleet = Fleet::new("mqtt-learns", 40);
+    let names = ["controller".to_owned()].into_iter().chain((1..=40).map(|agent| agent.to_string()));
+    let passwords: String = names.map(|name| format!("{name}:secret-{name}\n")).collect();
+    fs::write(fleet.path().join("passwords"), passwords).unwrap();
+    fs::write(fleet.path().join("acl"), ACL).unwrap();
+    let mut hash = Command::new("mosquitto_passwd");
+    let hashed = hash.args(["-U", "passwords"]).current_dir(fleet.path()).status().expect(INSTALLED);
+    assert!(hashed.success());
+    let broker = Broker::start(&fleet, "allow_anonymous false\npassword_file passwords\nacl_file acl");
+    let url = |user: &str| broker.url().replace("//", &format!("//{user}:secret-{user}@"));
+    configure(&fleet, &url("stranger"), "steps = 4096");
+    let complaint = fleet.serve_and_log("warn", Stdio::piped()).process.complaint();
+    assert!(complaint.contains(&format!("mqtt 127.0.0.1:{}: ", broker.port)), "{complaint}");
+    assert!(!complaint.contains("secret") && complaint.ends_with("; trying again"), "{complaint}");
+    configure(&fleet, &url("controller"), "steps = 4096");
+    let service = fleet.serve();
+    assert_eq!(service.devices[1], broker.url(), "without the password");
+    let episodes = "--episodes 30 --patience 60000";
+    let liars = fleet.devices(&url("{agent}"), &format!("--first 31 --count 10 --attack sign-flip {episodes}"));
+    let honest = fleet.devices(&url("{agent}"), &format!("--count 30 {episodes}")).lives();
+    liars.lives();
+    assert_eq!((&honest["episodes"], &honest["acknowledged"]), (&30.into(), &900.into()));
+    let [worth, best] = ["late_mean_worth", "late_mean_best"].map(|key| honest[key].as_f64().unwrap());
+    assert!(worth > 0.95 * best && best > 0.0, "{worth} of {best}");
+    let status = service.wait_for(|status| status["connected"] == 0);
+    assert_eq!((&status["faults"], &status["dropped"]), (&serde_json::json!({}), &serde_json::json!({})));
+}
+
+/// A device that was never there finds its own model, and nobody else's.
+#[test]
+fn a_late_joiner_finds_its_model() {
+    let fleet = Fleet::new("mqtt-late", 2);
+    let broker = Broker::start(&fleet, ANYBODY);
+    configure(&fleet, &broker.url(), "");
+    let service = fleet.serve();
+    let frame = broker.next("down/2");
+    assert!(matches!(fleet.identity(2).decode(&frame), Ok(Message::Model(model)) if model.episode == 1));
+    assert!(fleet.identity(1).decode(&frame).is_err());
+    // Killed, the service makes the same model again; a broker that has forgotten it is told again.
+    drop(service);
+    let _service = fleet.serve();
+    fs::remove_file(fleet.path().join("mosquitto.db")).ok();
+    let mut broker = broker;
+    broker.restart();
+    assert_eq!(broker.next("down/2"), frame);
+}
+
+#[test]
+fn a_last_will_tells_who_is_lost() {
+    let fleet = Fleet::new("mqtt-will", 2);
+    let broker = Broker::start(&fleet, ANYBODY);
+    configure(&fleet, &broker.url(), "");
+    let service = fleet.serve();
+    // Without the other one it waits for a model.
+    let device = fleet.devices(&broker.url(), "--patience 600000");
+    broker.wait_for_state(1, "ready");
+    service.wait_for(|status| status["connected"] == 1);
+    drop(device);
+    broker.wait_for_state(1, "lost");
+    service.wait_for(|status| status["connected"] == 0);
+    // One that ends as it should says so.
+    let both = fleet.devices(&broker.url(), "--count 2 --episodes 3 --patience 60000");
+    both.lives();
+    broker.wait_for_state(1, "disconnected");
+    service.wait_for(|status| status["connected"] == 0);
+}
+
+/// The broker is killed again and again, and the service once: all that was acknowledged is there, once, and in the end
+/// everything is acknowledged.
+#[test]
+fn a_killed_broker_loses_nothing() {
+    const EPISODES: u32 = 40;
+    let fleet = Fleet::new("mqtt-killed", 4);
+    let mut broker = Broker::start(&fleet, ANYBODY);
+    configure(&fleet, &broker.url(), "deadline = 600\nsteps = 40000\nepisode-len = 4");
+    let mut service = fleet.serve();
+    let devices = fleet.devices(&broker.url(), &format!("--count 4 --episodes {EPISODES} --patience 600000"));
+    for kill in 1..=3 {
+        service.wait_for_episode(8 * kill);
+        broker.restart();
+    }
+    service.wait_for_episode(30);
+    drop(service);
+    service = fleet.serve();
+    assert_eq!(devices.lives()["acknowledged"], 4 * EPISODES);
+    drop(service);
+    let all = (1..=4).flat_map(|agent| (1..=EPISODES).map(move |episode| (agent, episode))).collect();
+    assert_eq!(fleet.stored(), all);
+}
+
+/// What strangers write to the topics is dropped and counted, and costs nobody else anything.
+#[test]
+fn strangers_on_the_topics_are_dropped() {
+    let fleet = Fleet::new("mqtt-strangers", 2);
+    // The broker drops nothing for them.
+    let broker = Broker::start(&fleet, &format!("{ANYBODY}\nmax_queued_messages 0"));
+    configure(&fleet, &broker.url(), "");
+    let service = fleet.serve();
+    let mut frame = [0; 64];
+    let length = fleet.identity(2).encode(&Message::Heartbeat { episode: 1 }, &mut frame).unwrap();
+    let frame = &mut frame[..length];
+    // The service listens once its models are there.
+    broker.next("down/2");
+    broker.publish("up/2", frame);
+    service.wait_for(|status| status["connected"] == 1);
+    broker.publish("up/1", b"garbage");
+    broker.publish("up/1", frame);
+    broker.publish("up/77", frame);
+    broker.publish("up/nobody", frame);
+    broker.publish("up/2", &[7; 1_000_000]);
+    broker.publish("state/2", &[7; 100]);
+    frame[30] ^= 1;
+    broker.publish("up/2", frame);
+    service.wait_for(|status| status["dropped"] == serde_json::json!({"length": 1, "unknown": 2, "tag": 1}));
+    // Floods: in the name of somebody who is not enrolled, then more of a device's own frames than one may send.
+    frame[30] ^= 1;
+    fs::write(fleet.path().join("frame"), &*frame).unwrap();
+    let flood = |topic: &str| {
+        let mut client = broker.client("mosquitto_pub", topic, "-f frame --repeat 2000");
+        assert!(client.current_dir(fleet.path()).status().unwrap().success());
+    };
+    flood("up/3");
+    service.wait_for(|status| status["dropped"]["unknown"] == 2_002);
+    while service.wait_for(|_| true)["dropped"]["too-many"].as_u64() < Some(1_000) {
+        flood("up/2");
+    }
+    let lives = fleet.devices(&broker.url(), "--count 2 --episodes 3 --patience 60000").lives();
+    assert_eq!(lives["acknowledged"], 6);
+}
+
+#[test]
+fn brokers_with_tls() {
+    let fleet = Fleet::new("mqtts", 2);
+    certificate::write(fleet.path(), "our");
+    certificate::write(fleet.path(), "other");
+    // Where the computer has IPv6, the broker is there as well.
+    let other = TcpListener::bind("[::1]:0").ok().map(|listener| listener.local_addr().unwrap().port());
+    let certified = "certfile our-cert.pem\nkeyfile our-key.pem";
+    let second = other.map_or(String::new(), |port| format!("listener {port} ::1\n{certified}"));
+    let broker = Broker::start(&fleet, &format!("{ANYBODY}\n{certified}\n{second}"));
+    let url = broker.url().replace("mqtt:", "mqtts:");
+    configure(&fleet, &url, "mqtt-ca = \"other-ca.pem\"");
+    let complaint = fleet.serve_and_log("warn", Stdio::piped()).process.complaint();
+    assert!(complaint.contains("invalid peer certificate"), "{complaint}");
+    configure(&fleet, &url, "mqtt-ca = \"our-ca.pem\"");
+    let service = fleet.serve();
+    let complaint = fleet.devices(&url, "--ca other-ca.pem").complaint();
+    assert!(complaint.contains("invalid peer certificate"), "{complaint}");
+    let [one, two] =
+        ["--count 1", "--first 2"].map(|which| format!("--ca our-ca.pem {which} --episodes 3 --patience 60000"));
+    let one = fleet.devices(&url, &one);
+    let two = fleet.devices(&other.map_or(url.clone(), |port| format!("mqtts://[::1]:{port}")), &two);
+    assert_eq!((&one.lives()["acknowledged"], &two.lives()["acknowledged"]), (&3.into(), &3.into()));
+    drop(service);
+    let serve = "serve --config controller.toml";
+    for (broker, more, sentence) in [
+        (&*url, "", "mqtts:// needs the certificate authority"),
+        ("mqtt://127.0.0.1:1", "mqtt-ca = \"our-ca.pem\"", "a certificate authority is for mqtts:// only"),
+        ("127.0.0.1:1", "", "a broker is mqtt://HOST:PORT"),
+        ("mqtt://:1", "", "the broker's host is missing"),
+        ("mqtt://host:x", "", "the broker's port is no number"),
+    ] {
+        configure(&fleet, broker, more);
+        fleet.refuses(serve, 78, sentence);
+    }
+    fleet.configure("mqtt-ca = \"our-ca.pem\"");
+    fleet.refuses(serve, 78, "mqtt-ca: it needs mqtt");
+    fleet.refuses(&format!("device --identities fleet/devices --connect {url}"), 2, "mqtts:// needs the certificate");
+}
+
+/// A store that may fail when it is to take a summary.
+struct Failing(Memory, bool);
+
+impl Store for Failing {
+    fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
+        let summary = events.iter().any(|event| matches!(Event::from_bytes(event, 4), Some(Event::Summary(_))));
+        if self.1 && summary { Err(io::Error::other("full").into()) } else { self.0.append(events) }
+    }
+
+    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+        self.0.replay(each)
+    }
+
+    fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.value(name)
+    }
+
+    fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.0.set_value(name, value)
+    }
+}
+
+/// The broker keeps a summary until it is stored: if storing it fails, the next service gets it again, else not.
+#[test]
+fn the_broker_hears_no_acknowledgement_before_the_commit() {
+    for fails in [true, false] {
+        let fleet = Fleet::new(&format!("mqtt-commit-{fails}"), 1);
+        let broker = Broker::start(&fleet, ANYBODY);
+        let mut frame = [0; 256];
+        let summary = Summary {
+            episode: 1,
+            steps: 4,
+            reward_sum: 0.0,
+            gram: (&[0.0; 10]).into(),
+            feature_sum: (&[0.0; 4]).into(),
+        };
+        let length = fleet.identity(1).encode(&Message::Summary(summary), &mut frame).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let registry: Registry =
+            serde_json::from_slice(&fs::read(fleet.path().join("fleet/registry.json")).unwrap()).unwrap();
+        let master = Master::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
+        let mut store = Failing(Memory::default(), fails);
+        let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
+        let service = start(&mut store, &Learning::default(), &registry, &master, timing, 0).unwrap();
+        let worker = {
+            let _inside = runtime.enter();
+            let (door, worker) = worker::start(service, Box::new(store), |_| {});
+            let address = mqtt::Broker::new(&broker.url(), None).unwrap();
+            runtime.spawn(mqtt::serve(address, 1, [1], door));
+            worker
+        };
+        // It is there once its model is.
+        let model = broker.next("down/1");
+        broker.publish("up/1", &frame[..length]);
+        if fails {
+            assert!(runtime.block_on(worker).unwrap().is_err());
+        } else {
+            // All are there: the episode closes, and the next model comes after the acknowledgement.
+            wait_until("the next model", || broker.next("down/1") != model);
+        }
+        runtime.shutdown_background();
+        // Who comes back by the same name gets what is left, and then what is new.
+        broker.publish("up/1", b"new");
+        let mut options = mqtt::Broker::new(&broker.url(), None).unwrap().options("fedbandit-1");
+        options.set_clean_start(false).set_session_expiry_interval(Some(60));
+        let (_client, mut connection) = v5::Client::new(options, 10);
+        let payloads = connection.iter().filter_map(|event| match event.unwrap() {
+            v5::Event::Incoming(Packet::Publish(publish)) => Some(publish.payload),
+            _ => None,
+        });
+        let kept = payloads.take_while(|payload| payload != "new").collect::<Vec<_>>();
+        assert_eq!(kept, if fails { vec![frame[..length].to_vec()] } else { Vec::new() });
+    }
+}
+
+/// A message of MQTT 5, as bytes.
+fn message(qos: u8, topic: &str) -> Vec<u8> {
+    let number: &[u8] = if qos == 0 { &[] } else { &[0, 1] };
+    let content = [&[0, topic.len() as u8], topic.as_bytes(), number, b"\0garbage"].concat();
+    [&[0x30 | qos << 1, content.len() as u8], &*content].concat()
+}
+
+/// A broker that acknowledges no model, and sends more than it was told that it may, is left, and tried again. What needs no
+/// acknowledgement it may send as it likes.
+#[test]
+fn a_broker_that_keeps_no_limit_is_left() {
+    const AGENTS: u32 = 600;
+    const MORE: u64 = 5_000;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("mqtt://{}", listener.local_addr().unwrap());
+    let accept = || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut reader = stream.try_clone().unwrap();
+        assert!(reader.read(&mut [0; 1024]).unwrap() > 0);
+        stream.write_all(&[0x20, 3, 0, 0, 0]).unwrap();
+        thread::spawn(move || io::copy(&mut reader, &mut io::sink()));
+        stream
+    };
+    let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    let registry = Registry { run: 1, dimension: 4, devices: (1..=AGENTS).map(device).collect() };
+    let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
+    let master = Master::from_bytes(&[1; 32]).unwrap();
+    let mut store = Memory::default();
+    let service = start(&mut store, &Learning::default(), &registry, &master, timing, 0).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let (sender, statuses) = channel();
+    let (door, _worker) = worker::start(service, Box::new(store), move |status| drop(sender.send(status)));
+    runtime.spawn(mqtt::serve(mqtt::Broker::new(&url, None).unwrap(), 1, 1..=AGENTS, door));
+    let mut broker = accept();
+    (0..MORE).for_each(|_| broker.write_all(&message(0, "fedbandit/v1/1/up/1")).unwrap());
+    assert!(statuses.iter().any(|status| status.dropped.get(&Dropped::Length) == Some(&MORE)));
+    // Many times more than what fits between the two of them.
+    let mut messages = 0..1_000_000;
+    let left = messages.any(|_| broker.write_all(&message(1, "anything")).is_err());
+    if left {
+        accept();
+    }
+    runtime.shutdown_background();
+    assert!(left, "it takes whatever comes");
+}
+
+/// A service whose broker is not there serves all others.
+#[test]
+fn a_broker_that_is_away_holds_up_nobody() {
+    let fleet = Fleet::new("mqtt-away", 1);
+    configure(&fleet, &format!("mqtt://127.0.0.1:{}", free_port()), "");
+    let service = fleet.serve();
+    assert_eq!(fleet.devices(&service.devices[0], "--episodes 3").lives()["acknowledged"], 3);
+}

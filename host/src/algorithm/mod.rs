@@ -1,0 +1,22 @@
+//! Algorithm 1 of the paper: the controller and its parts, without clock, random numbers or IO.
+//!
+//! A summary passes [`Admission`], is added to the sums behind [`Privatise`], and reaches the [`Rule`] as released [`Streams`];
+//! the [`Schedule`] gives λ_k and β_k, and the [`Controller`] ties them together, one episode after the other.
+
+mod admission;
+mod controller;
+mod rule;
+mod schedule;
+mod setting;
+mod streams;
+
+pub use admission::{Admission, Fault, Level, SettingError, pack_symmetric};
+pub use controller::{Closed, Controller, Counts, Faults, Suspicion};
+pub use rule::{Estimate, OfMeans, Parameters, Rule, Separate};
+pub(crate) use schedule::kappa;
+pub use schedule::{
+    Alone, Calibrated, Evidence, Inexact, Number, Problem, Schedule, Solution, StreamNoise, Theorem, beta_theorem_1,
+    beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
+};
+pub use setting::{Episodes, MAX_WINDOW, Setting, SetupError};
+pub use streams::{AgentId, NoPrivacy, Privatise, Streams};

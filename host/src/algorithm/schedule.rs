@@ -1,0 +1,329 @@
+//! λ_k, β_k and L: those of the paper's theorems, and calibrated ones that learn within a life.
+
+use nalgebra::{DMatrix, DVector};
+
+use crate::aggregate::{distance, lower_median};
+use crate::algorithm::Episodes;
+use crate::algorithm::Streams;
+use crate::math::symmetric;
+use crate::privacy::calibration::{Fleet, Noise, NoiseBound, NoiseNorms};
+
+/// λ_k and β_k.
+///
+/// They may depend on the data: λ_k on the aggregates and how far the streams are spread around them, β_k also on the
+/// solution. A function k ↦ (λ_k, β_k) is a schedule that does not; `|_| (1.0, 0.5)` is constant.
+pub trait Schedule {
+    /// λ_k > 0.
+    fn lambda(&self, evidence: &Evidence<'_>) -> f64;
+
+    /// β_k ≥ 0.
+    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64;
+}
+
+/// What a schedule sees before λ_k is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// k.
+    pub episode: u32,
+    /// All V̂_i and v̂_i.
+    pub streams: &'a Streams,
+    /// Agg(V̂_i), in the scaled packing.
+    pub gram: &'a [f64],
+    /// b_k = Agg(v̂_i).
+    pub feature_sum: &'a [f64],
+}
+
+/// What a schedule sees before β_k is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Solution<'a> {
+    /// λ_k.
+    pub lambda: f64,
+    /// Λ_k.
+    pub design: &'a DMatrix<f64>,
+    /// θ_k.
+    pub theta: &'a DVector<f64>,
+}
+
+impl Schedule for Box<dyn Schedule + Send> {
+    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
+        (**self).lambda(evidence)
+    }
+
+    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
+        (**self).beta(evidence, solution)
+    }
+}
+
+impl<F: Fn(u32) -> (f64, f64)> Schedule for F {
+    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
+        self(evidence.episode).0
+    }
+
+    fn beta(&self, evidence: &Evidence<'_>, _: &Solution<'_>) -> f64 {
+        self(evidence.episode).1
+    }
+}
+
+/// What the theorems' formulas are made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Problem {
+    /// N.
+    pub agents: usize,
+    /// T.
+    pub horizon: u32,
+    /// d.
+    pub dimension: usize,
+    /// α, the share of agents that may be corrupted.
+    pub corruption: f64,
+    /// σ, how far xxᵀ may be from its expectation in the Frobenius norm (Assumption 1): at most 2, and 0 if all agents
+    /// are offered the same actions.
+    pub sigma: f64,
+    /// R: the reward's noise is R-sub-Gaussian.
+    pub noise: f64,
+    /// δ: the regret bound holds with probability 1 − δ.
+    pub delta: f64,
+}
+
+impl Problem {
+    /// ι = ln(128·N·T/δ).
+    pub fn iota(&self) -> f64 {
+        (128.0 * self.agents as f64 * f64::from(self.horizon) / self.delta).ln()
+    }
+
+    /// C_α = (2 − 2α)/(1 − 2α).
+    pub fn c_alpha(&self) -> f64 {
+        (2.0 - 2.0 * self.corruption) / (1.0 - 2.0 * self.corruption)
+    }
+
+    /// L = C_α(σ + R)√(T·ι), rounded up (Theorems 1 and 2).
+    pub fn episode_len(&self) -> u32 {
+        (self.c_alpha() * (self.sigma + self.noise) * (f64::from(self.horizon) * self.iota()).sqrt()).ceil() as u32
+    }
+
+    /// L = max{(σ + R)√(α·T·ι), 1}, rounded up (Theorem 3).
+    pub fn episode_len_of_means(&self) -> u32 {
+        let length = (self.sigma + self.noise) * (self.corruption * f64::from(self.horizon) * self.iota()).sqrt();
+        length.max(1.0).ceil() as u32
+    }
+}
+
+/// By how much privacy and an inexact oracle may change the aggregates.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Inexact {
+    /// A bound on ‖H_i^k‖_F for all i and k: the paper's B·L·√d.
+    pub gram_noise: f64,
+    /// A bound on ‖h_i^k‖₂ for all i and k: the paper's B·L.
+    pub feature_noise: f64,
+    /// ε of the geometric median.
+    pub epsilon: f64,
+}
+
+/// λ_k = max{L, 8√(L·ι)·C_α·σ·√k} (Theorem 1).
+pub fn lambda_theorem_1(problem: &Problem, episode_len: u32, k: u32) -> f64 {
+    let length = f64::from(episode_len);
+    let lambda_1 = 8.0 * (length * problem.iota()).sqrt() * problem.c_alpha() * problem.sigma;
+    length.max(lambda_1 * f64::from(k).sqrt())
+}
+
+/// β_k = 3√(λ_k·d) + 4√((k−1)·L·d·ι)·C_α(σ + R)/√λ_k + 2R√(d·ι/N) (Theorem 1).
+pub fn beta_theorem_1(problem: &Problem, episode_len: u32, k: u32, lambda: f64) -> f64 {
+    let steps = f64::from(k.saturating_sub(1)) * f64::from(episode_len);
+    let (d, iota) = (problem.dimension as f64, problem.iota());
+    let error = 4.0 * (steps * d * iota).sqrt() * problem.c_alpha() * (problem.sigma + problem.noise);
+    3.0 * (lambda * d).sqrt() + error / lambda.sqrt() + 2.0 * problem.noise * (d * iota / problem.agents as f64).sqrt()
+}
+
+/// λ_k = 2C_α(B·L·√d + ε) + that of Theorem 1 (Theorem 2).
+pub fn lambda_theorem_2(problem: &Problem, episode_len: u32, k: u32, inexact: &Inexact) -> f64 {
+    2.0 * problem.c_alpha() * (inexact.gram_noise + inexact.epsilon) + lambda_theorem_1(problem, episode_len, k)
+}
+
+/// β_k of Theorem 1, for the larger λ_k, + C_α(B·L + ε)/√λ_k (Theorem 2).
+pub fn beta_theorem_2(problem: &Problem, episode_len: u32, k: u32, lambda: f64, inexact: &Inexact) -> f64 {
+    let error = problem.c_alpha() * (inexact.feature_noise + inexact.epsilon);
+    beta_theorem_1(problem, episode_len, k, lambda) + error / lambda.sqrt()
+}
+
+/// λ_k = 8(B·L·√d + ε) + max{L, 128σ√(α·L·ι)·√k} (Theorem 3).
+pub fn lambda_theorem_3(problem: &Problem, episode_len: u32, k: u32, inexact: &Inexact) -> f64 {
+    let length = f64::from(episode_len);
+    let lambda_1 = 128.0 * problem.sigma * (problem.corruption * length * problem.iota()).sqrt();
+    8.0 * (inexact.gram_noise + inexact.epsilon) + length.max(lambda_1 * f64::from(k).sqrt())
+}
+
+/// β_k = 3√(λ_k·d) + (64(σ + R)√(α(k−1)·L·d·ι) + 4(B·L + ε))/√λ_k + 2R√(d·ι/N) (Theorem 3).
+pub fn beta_theorem_3(problem: &Problem, episode_len: u32, k: u32, lambda: f64, inexact: &Inexact) -> f64 {
+    let steps = f64::from(k.saturating_sub(1)) * f64::from(episode_len);
+    let (d, iota) = (problem.dimension as f64, problem.iota());
+    let drift = 64.0 * (problem.sigma + problem.noise) * (problem.corruption * steps * d * iota).sqrt();
+    let error = drift + 4.0 * (inexact.feature_noise + inexact.epsilon);
+    3.0 * (lambda * d).sqrt() + error / lambda.sqrt() + 2.0 * problem.noise * (d * iota / problem.agents as f64).sqrt()
+}
+
+/// The schedule of a theorem, for episodes of one length.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Theorem {
+    /// Which one.
+    pub number: Number,
+    /// What its formulas are made of.
+    pub problem: Problem,
+    /// L.
+    pub episode_len: u32,
+    /// What its oracle and its noise may miss; of no effect on Theorem 1.
+    pub inexact: Inexact,
+}
+
+/// The paper's theorems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// Theorem 1, Byzantine-UCB.
+    One,
+    /// Theorem 2, Byzantine-UCB-DP.
+    Two,
+    /// Theorem 3, Byzantine-UCB-DP-MoM.
+    Three,
+}
+
+impl Schedule for Theorem {
+    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
+        let Self { number, problem, episode_len, inexact } = self;
+        match number {
+            Number::One => lambda_theorem_1(problem, *episode_len, evidence.episode),
+            Number::Two => lambda_theorem_2(problem, *episode_len, evidence.episode, inexact),
+            Number::Three => lambda_theorem_3(problem, *episode_len, evidence.episode, inexact),
+        }
+    }
+
+    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
+        let Self { number, problem, episode_len, inexact } = self;
+        match number {
+            Number::One => beta_theorem_1(problem, *episode_len, evidence.episode, solution.lambda),
+            Number::Two => beta_theorem_2(problem, *episode_len, evidence.episode, solution.lambda, inexact),
+            Number::Three => beta_theorem_3(problem, *episode_len, evidence.episode, solution.lambda, inexact),
+        }
+    }
+}
+
+/// A width from the data: what the streams' own spread says about the error of their median.
+///
+/// With P streams, the median distances s_V = med ‖V̂_i − G‖_F and s_z = med z_i, where z_i is the largest of ‖v̂_i − b‖,
+/// ‖(V̂_i − G)θ‖ and ‖(v̂_i − b) − (V̂_i − G)θ‖, and κ = α/√(1 − 2α) for the corruption α that the width is designed for:
+///
+/// * λ_k = max{1, κ·s_V + max(2s_V/√(P(d + 1)), ‖H̄‖)},
+/// * β_k = (S·λ_k + κ·s_z + max(s_z/√P, √(1 + S²)·‖h̄‖))/√λ_min(Λ_k).
+///
+/// The parts are those of the paper's Lemma on the approximation error: the bias λ_k‖θ*‖, what corrupted streams can do to the
+/// median, the noise of honest ones; and, with privacy, bounds ‖H̄‖₂, ‖h̄‖₂ on the noise of the mean of P releases. The
+/// noise of the residual, h̄ − H̄θ*, has in each direction at most 1 + ‖θ*‖² times the variance of h̄.
+/// Corrupted streams cannot inflate a median. κ is how far colluders were seen to move the geometric median, in
+/// median distances: far less than C_α. **This is a heuristic**: nothing proves that the width covers θ*. The simulation
+/// reports ‖θ_k − θ*‖_Λ/β_k for that reason.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Calibrated {
+    /// α: the share of streams that may be corrupted, below 1/2.
+    pub corruption: f64,
+    /// S ≥ ‖θ*‖₂.
+    pub theta_bound: f64,
+    /// What noise there is in a stream.
+    pub noise: Option<StreamNoise>,
+}
+
+/// The noise of a private run, as a schedule sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamNoise {
+    /// Its deviations.
+    pub noise: Noise,
+    /// Whose noise it is, and how surely it is bounded.
+    pub fleet: Fleet,
+    /// Which bound to use.
+    pub bound: NoiseBound,
+}
+
+impl StreamNoise {
+    /// On the noise of the mean of P streams that the model of episode k is made of, k − 1 messages per agent: that of
+    /// one stream, over √P.
+    pub(crate) fn of_mean(&self, episode: u32, streams: f64) -> NoiseNorms {
+        let one = Fleet { agents: self.fleet.group_size, ..self.fleet };
+        let NoiseNorms { spectral, frobenius, vector } = self.bound.norms(&self.noise, &one, episode.saturating_sub(1));
+        let root = streams.sqrt();
+        NoiseNorms { spectral: spectral / root, frobenius: frobenius / root, vector: vector / root }
+    }
+
+    /// On the noise of each stream, the largest of all episodes, for a [`Theorem`].
+    pub fn inexact(&self, epsilon: f64) -> Inexact {
+        let NoiseNorms { frobenius, vector, .. } =
+            self.bound.norms(&self.noise, &self.fleet, self.noise.worst_release());
+        Inexact { gram_noise: frobenius, feature_noise: vector, epsilon }
+    }
+}
+
+/// κ = α/√(1 − 2α): how far a corrupted share α was seen to move a geometric median, in median distances.
+pub(crate) fn kappa(corruption: f64) -> f64 {
+    corruption / (1.0 - 2.0 * corruption).sqrt()
+}
+
+impl Calibrated {
+    fn noise(&self, evidence: &Evidence<'_>) -> NoiseNorms {
+        let streams = evidence.streams.gram.len() as f64;
+        self.noise.map_or(NoiseNorms { spectral: 0.0, frobenius: 0.0, vector: 0.0 }, |noise| {
+            noise.of_mean(evidence.episode, streams)
+        })
+    }
+}
+
+impl Schedule for Calibrated {
+    fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
+        let (streams, d) = (evidence.streams.gram.len() as f64, evidence.feature_sum.len() as f64);
+        let spread = lower_median(evidence.streams.gram.rows().map(|row| distance(row, evidence.gram)).collect());
+        let sampling = 2.0 * spread / (streams * (d + 1.0)).sqrt();
+        (kappa(self.corruption) * spread + sampling.max(self.noise(evidence).spectral)).max(1.0)
+    }
+
+    fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
+        let streams = evidence.streams.gram.len() as f64;
+        let spread = residual_spread(evidence, solution.theta.as_slice());
+        let noise = self.noise(evidence);
+        let error = (spread / streams.sqrt()).max(noise.vector * self.theta_bound.hypot(1.0));
+        let least = symmetric::eigenpairs(solution.design).iter().map(|(value, _)| *value).fold(f64::MAX, f64::min);
+        (self.theta_bound * solution.lambda + kappa(self.corruption) * spread + error) / least.sqrt()
+    }
+}
+
+/// s_z.
+fn residual_spread(evidence: &Evidence<'_>, theta: &[f64]) -> f64 {
+    let centre = symmetric::product(evidence.gram, theta);
+    let rows = evidence.streams.gram.rows().zip(evidence.streams.feature_sum.rows());
+    let spreads = rows.map(|(gram, feature_sum)| {
+        let image = symmetric::product(gram, theta);
+        let residual = |j: usize| (feature_sum[j] - image[j]) - (evidence.feature_sum[j] - centre[j]);
+        let squares: f64 = (0..theta.len()).map(|j| residual(j).powi(2)).sum();
+        distance(feature_sum, evidence.feature_sum).max(distance(&image, &centre)).max(squares.sqrt())
+    });
+    lower_median(spreads.collect())
+}
+
+/// The width of who learns alone (Abbasi-Yadkori, Pál and Szepesvári 2011, Theorem 2, with ‖x‖ ≤ 1):
+/// λ = 1 and β = R√(d·ln((1 + n)/δ)) + S after n steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alone {
+    /// R.
+    pub noise: f64,
+    /// S ≥ ‖θ*‖₂.
+    pub theta_bound: f64,
+    /// δ.
+    pub delta: f64,
+    /// The lengths of the episodes.
+    pub episodes: Episodes,
+}
+
+impl Schedule for Alone {
+    fn lambda(&self, _: &Evidence<'_>) -> f64 {
+        1.0
+    }
+
+    fn beta(&self, evidence: &Evidence<'_>, _: &Solution<'_>) -> f64 {
+        let steps = self.episodes.steps_before(evidence.episode) as f64;
+        let d = evidence.feature_sum.len() as f64;
+        self.noise * (d * ((1.0 + steps) / self.delta).ln()).sqrt() + self.theta_bound
+    }
+}

@@ -1,0 +1,216 @@
+//! From names to rules, schedules and private streams.
+
+use fedbandit_core::MAX_EPISODE_LEN;
+use rand_pcg::rand_core::Rng;
+
+use super::{AggregatorName, ConfigError, Learning, ScheduleName};
+use crate::aggregate::{
+    Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MultiKrum, Tolerance, TrimmedMean, corrupted,
+};
+use crate::algorithm::Level;
+use crate::algorithm::{Alone, Calibrated, Inexact, Number, Problem, Schedule, StreamNoise, Theorem};
+use crate::algorithm::{Episodes, Setting};
+use crate::algorithm::{OfMeans, Rule, Separate};
+use crate::math::rng::{Use, generator};
+use crate::privacy::Plan;
+use crate::privacy::calibration::NoiseBound;
+use crate::robust::{Assumptions, Centre, Whitened};
+
+/// ε of the theorems that allow for an inexact oracle.
+const EPSILON: f64 = 1e-3;
+
+/// The corruption that widths are designed for, unless said otherwise.
+const DESIGN_CORRUPTION: f64 = 0.3;
+
+/// What comes of a [`Learning`] and the σ of those who learn, without which hardly anything is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rules {
+    pub(super) learning: Learning,
+    pub(super) sigma: f64,
+}
+
+impl Rules {
+    /// The rule on streams of single agents.
+    pub(crate) fn rule(&self, seed: u64) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        let rule = self.rule_on_units()?;
+        Ok(match self.groups(seed)? {
+            Some(groups) => Box::new(OfMeans { groups, rule }),
+            None => rule,
+        })
+    }
+
+    /// The rule on streams of units: of groups, where there are groups.
+    pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        let f = corrupted(self.design_corruption(), self.learning.agents);
+        match self.learning.aggregator {
+            AggregatorName::GeometricMedian | AggregatorName::MedianOfMeans => {
+                self.separate(GeometricMedian::new(self.tolerance()))
+            }
+            AggregatorName::Mean | AggregatorName::Oracle | AggregatorName::Solo => self.separate(Mean),
+            AggregatorName::CoordinateMedian => self.separate(CoordinateMedian),
+            AggregatorName::TrimmedMean => self.separate(TrimmedMean { f }),
+            AggregatorName::Krum => self.separate(Krum { f }),
+            AggregatorName::MultiKrum => self.separate(MultiKrum { f, m: None }),
+            AggregatorName::WhitenedFilter | AggregatorName::WhitenedMeans => self.whitened(Centre::Filter),
+            AggregatorName::WhitenedMedian => self.whitened(Centre::Median),
+            AggregatorName::WhitenedMedoid => self.whitened(Centre::Medoid),
+            AggregatorName::WhitenedOracle => self.whitened(Centre::Mean),
+        }
+    }
+
+    fn separate(
+        &self,
+        aggregator: impl Aggregator + Clone + Send + 'static,
+    ) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        Ok(Box::new(Separate::new(aggregator.clone(), aggregator, self.schedule()?)))
+    }
+
+    fn whitened(&self, centre: Centre) -> Result<Box<dyn Rule + Send>, ConfigError> {
+        Ok(Box::new(Whitened::new(centre, self.assumptions()?)))
+    }
+
+    fn assumptions(&self) -> Result<Assumptions, ConfigError> {
+        let (noise, theta_bound, stream_noise) =
+            (self.learning.rewards.noise(), self.learning.theta_norm, self.stream_noise()?);
+        let (corruption, smallest) = match self.groups(0)? {
+            // At most N₁ of 3·N₁ groups have a corrupted agent.
+            Some(groups) => (if groups.len() > 1 { 1.0 / 3.0 } else { 0.0 }, groups.sizes().min().unwrap_or(1)),
+            None => (self.design_corruption(), 1),
+        };
+        Ok(Assumptions { corruption, noise: noise / (smallest as f64).sqrt(), theta_bound, stream_noise })
+    }
+
+    /// The groups of a median of means, drawn before the first message.
+    #[expect(clippy::disallowed_methods, reason = "groups are drawn from a seed that is given")]
+    pub(crate) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
+        let Learning { agents, aggregator, .. } = self.learning;
+        if !aggregator.is_of_means() {
+            return Ok(None);
+        }
+        let drawn = generator(seed, Use::Groups, 0).next_u64();
+        let groups = Groups::for_corruption(agents, corrupted(self.design_corruption(), agents), drawn);
+        groups.map(Some).map_err(|error| ConfigError::new("design-corruption", error))
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        match (self.learning.schedule, self.number()) {
+            (ScheduleName::Calibrated, _) => Tolerance::Relative(1e-6),
+            (ScheduleName::Theorem, Number::One) => Tolerance::Relative(1e-9),
+            (ScheduleName::Theorem, Number::Two | Number::Three) => Tolerance::Absolute(EPSILON),
+        }
+    }
+
+    /// The theorem that is about this aggregator, with or without privacy.
+    fn number(&self) -> Number {
+        match (self.learning.aggregator, self.learning.privacy) {
+            (AggregatorName::MedianOfMeans, _) => Number::Three,
+            (_, Some(_)) => Number::Two,
+            (_, None) => Number::One,
+        }
+    }
+
+    fn schedule(&self) -> Result<Box<dyn Schedule + Send>, ConfigError> {
+        let Learning { rewards, theta_norm, aggregator, schedule, delta, .. } = self.learning;
+        let noise = self.stream_noise()?;
+        Ok(match (schedule, aggregator) {
+            (_, AggregatorName::Solo) => {
+                Box::new(Alone { noise: rewards.noise(), theta_bound: theta_norm, delta, episodes: self.episodes()? })
+            }
+            (ScheduleName::Calibrated, _) => {
+                let corruption = match aggregator {
+                    AggregatorName::Oracle => 0.0,
+                    // At most N₁ of 3·N₁ groups have a corrupted agent.
+                    AggregatorName::MedianOfMeans if self.design_corruption() > 0.0 => 1.0 / 3.0,
+                    _ => self.design_corruption(),
+                };
+                Box::new(Calibrated { corruption, theta_bound: theta_norm, noise })
+            }
+            (ScheduleName::Theorem, _) => {
+                let exact = Inexact { epsilon: EPSILON, ..Inexact::default() };
+                let inexact = noise.map_or(exact, |noise| noise.inexact(EPSILON));
+                let episode_len = self.episodes()?.length(u32::MAX);
+                Box::new(Theorem { number: self.number(), problem: self.problem(), episode_len, inexact })
+            }
+        })
+    }
+
+    /// How private streams are made.
+    pub(crate) fn plan(&self, seed: u64) -> Result<Option<Plan>, ConfigError> {
+        let Some(privacy) = self.learning.privacy else { return Ok(None) };
+        let plan = Plan::new(&self.setting()?, privacy.0, self.learning.mechanism, seed);
+        plan.map(Some).map_err(|error| ConfigError::new("privacy", error))
+    }
+
+    /// What noise private streams have.
+    fn stream_noise(&self) -> Result<Option<StreamNoise>, ConfigError> {
+        let Some(plan) = self.plan(0)? else { return Ok(None) };
+        let default = match self.learning.schedule {
+            ScheduleName::Calibrated => NoiseBound::Exact,
+            ScheduleName::Theorem => NoiseBound::Paper,
+        };
+        let smallest = self.groups(0)?.and_then(|groups| groups.sizes().min()).unwrap_or(1);
+        Ok(Some(StreamNoise {
+            noise: *plan.noise(),
+            fleet: plan.fleet(self.learning.agents as u32, smallest as u32, self.learning.delta),
+            bound: self.learning.noise_bound.unwrap_or(default),
+        }))
+    }
+
+    fn design_corruption(&self) -> f64 {
+        let default = if self.learning.aggregator.is_of_means() { 0.25 } else { DESIGN_CORRUPTION };
+        self.learning.design_corruption.unwrap_or(default)
+    }
+
+    pub(super) fn longest(&self) -> u32 {
+        let Learning { steps, episode_len, aggregator, schedule, .. } = self.learning;
+        let theorem = || match aggregator {
+            AggregatorName::MedianOfMeans => self.problem().episode_len_of_means(),
+            _ => self.problem().episode_len(),
+        };
+        let default = || match schedule {
+            ScheduleName::Calibrated => 64,
+            ScheduleName::Theorem => theorem(),
+        };
+        episode_len.unwrap_or_else(default).min(steps).clamp(1, MAX_EPISODE_LEN)
+    }
+
+    fn episodes(&self) -> Result<Episodes, ConfigError> {
+        let Learning { dim, steps, first_episode, first_episodes, aggregator, schedule, privacy, .. } = self.learning;
+        let longest = self.longest();
+        let even = schedule == ScheduleName::Theorem || privacy.is_some();
+        let first = first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
+        let whitened = aggregator.is_whitened();
+        let starts = first_episodes.unwrap_or(if whitened { 2 * dim as u32 } else { 1 });
+        Episodes::with_starts(steps, first, starts, longest).map_err(|error| ConfigError::new("episode-len", error))
+    }
+
+    pub(crate) fn setting(&self) -> Result<Setting, ConfigError> {
+        Ok(Setting {
+            dimension: self.learning.dim as u8,
+            episodes: self.episodes()?,
+            level: self.level(),
+            reward_bound: self.learning.rewards.bound(),
+            window: 0,
+        })
+    }
+
+    pub(super) fn level(&self) -> Level {
+        let Learning { aggregator, admission, privacy, .. } = self.learning;
+        let whole = aggregator.is_whitened() && !aggregator.is_of_means();
+        let default = if whole && privacy.is_none() { Level::Drop } else { Level::Strict };
+        admission.unwrap_or(default)
+    }
+
+    fn problem(&self) -> Problem {
+        let Learning { agents, dim, steps, rewards, delta, .. } = self.learning;
+        Problem {
+            agents,
+            horizon: steps,
+            dimension: dim,
+            corruption: self.design_corruption(),
+            sigma: self.sigma,
+            noise: rewards.noise(),
+            delta,
+        }
+    }
+}

@@ -1,7 +1,0 @@
-//! The program `fedbandit`.
-
-mod cli;
-
-fn main() -> std::process::ExitCode {
-    cli::run()
-}

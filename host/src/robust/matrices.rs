@@ -1,0 +1,73 @@
+//! Small matrices.
+
+use nalgebra::{DMatrix, DVector};
+
+use crate::math::symmetric;
+
+/// L⁻¹.
+pub(super) struct Inverse {
+    pub(super) d: usize,
+    pub(super) rows: Vec<f64>,
+}
+
+impl Inverse {
+    /// Of a Cholesky factor L.
+    pub(super) fn of(factor: &DMatrix<f64>) -> Self {
+        let d = factor.nrows();
+        let mut inverse = DMatrix::identity(d, d);
+        // A Cholesky factor has a positive diagonal.
+        factor.solve_lower_triangular_mut(&mut inverse);
+        Self { d, rows: inverse.transpose().as_slice().to_vec() }
+    }
+
+    pub(super) fn matrix(&self) -> DMatrix<f64> {
+        DMatrix::from_row_slice(self.d, self.d, &self.rows)
+    }
+}
+
+pub(super) fn symmetrised(matrix: DMatrix<f64>) -> DMatrix<f64> {
+    (&matrix + matrix.transpose()) * 0.5
+}
+
+/// A₊.
+pub(super) fn positive_part(matrix: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut positive = DMatrix::zeros(matrix.nrows(), matrix.ncols());
+    for (value, vector) in symmetric::eigenpairs(matrix).iter().filter(|(value, _)| *value > 0.0) {
+        positive.ger(*value, vector, vector, 1.0);
+    }
+    positive
+}
+
+/// An ellipsoid that holds all sums of points of some ellipsoids {x : xxᵀ ⪯ A_j}: Σt_j·ΣA_j/t_j, with t_j² the largest eigenvalue
+/// of A_j.
+///
+/// For x = Σx_j and any u, (uᵀx)² ≤ (Σ√(uᵀA_ju))² ≤ Σt_j·Σ(uᵀA_ju)/t_j by Cauchy and Schwarz.
+pub(super) fn outer_sum(parts: &[DMatrix<f64>]) -> DMatrix<f64> {
+    let extents: Vec<f64> = parts.iter().map(|part| largest_eigenpair(part).0.max(0.0).sqrt()).collect();
+    let total: f64 = extents.iter().sum();
+    let mut sum = parts[0].clone() * 0.0;
+    for (part, extent) in parts.iter().zip(&extents).filter(|(_, extent)| **extent > 0.0) {
+        sum += part * (total / extent);
+    }
+    sum
+}
+
+/// The largest eigenvalue of a positive semidefinite matrix, and its unit vector, by a high power of it. The value is at least
+/// 1 − ln(d)/1024 of the largest, whatever lies between them.
+pub(super) fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
+    let mut power = matrix.clone();
+    for _ in 0..SQUARINGS {
+        let scale = power.amax();
+        if !(scale > 0.0) {
+            return (0.0, DVector::zeros(matrix.nrows()));
+        }
+        power /= scale;
+        power = &power * &power;
+    }
+    let longest = power.column_iter().max_by(|a, b| a.norm_squared().total_cmp(&b.norm_squared()));
+    let vector = longest.map_or_else(|| DVector::zeros(matrix.nrows()), |column| column.normalize());
+    ((matrix * &vector).dot(&vector), vector)
+}
+
+/// 2⁹ = 512.
+const SQUARINGS: usize = 9;

@@ -1,0 +1,74 @@
+//! A store that is watched: how long it takes, and whether it fails.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::{Store, StoreError};
+
+/// A commit that takes longer is worth a line in the log.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// A store, and what its commits cost.
+pub struct Observed {
+    store: Box<dyn Store + Send>,
+    commits: Arc<Mutex<Commits>>,
+}
+
+/// What commits cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Commits {
+    /// How many there were.
+    pub count: u64,
+    /// The seconds that they took together.
+    pub seconds: f64,
+    /// By [`Self::LIMITS`], how many took no longer.
+    pub within: [u64; 6],
+}
+
+impl Commits {
+    /// The limits of the classes, in seconds.
+    pub const LIMITS: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 1.0];
+
+    fn add(&mut self, seconds: f64) {
+        self.count += 1;
+        self.seconds += seconds;
+        for (within, limit) in self.within.iter_mut().zip(Self::LIMITS) {
+            *within += u64::from(seconds <= limit);
+        }
+    }
+}
+
+impl Observed {
+    /// Watches a store; what its commits cost can be read where the second part is.
+    pub fn new(store: Box<dyn Store + Send>) -> (Self, Arc<Mutex<Commits>>) {
+        let commits = Arc::default();
+        (Self { store, commits: Arc::clone(&commits) }, commits)
+    }
+}
+
+impl Store for Observed {
+    fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
+        let start = Instant::now();
+        self.store.append(events).inspect_err(|error| tracing::error!(%error, "the service stops"))?;
+        let elapsed = start.elapsed();
+        if elapsed > SLOW {
+            tracing::warn!(events = events.len(), seconds = elapsed.as_secs_f64(), "slow commit");
+        }
+        if let Ok(mut commits) = self.commits.lock() {
+            commits.add(elapsed.as_secs_f64());
+        }
+        Ok(())
+    }
+
+    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+        self.store.replay(each)
+    }
+
+    fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.value(name)
+    }
+
+    fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.store.set_value(name, value)
+    }
+}
