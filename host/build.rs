@@ -28,7 +28,6 @@ fn checked_out() -> Option<String> {
         "build.rs",
         "src",
         "cli/src",
-        "claims",
         "Cargo.toml",
         "../core/src",
         "../core/Cargo.toml",

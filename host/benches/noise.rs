@@ -10,7 +10,7 @@ use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
 use fedbandit::algorithm::Level;
 use fedbandit::algorithm::Privatise;
-use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit::privacy::calibration::{Budget, Mechanism};
 use fedbandit::privacy::gaussian::{DiscreteGaussian, MAX_SIGMA};
 use fedbandit::privacy::{Plan, Private, Seed};
@@ -63,7 +63,8 @@ fn episodes() -> String {
 /// What each of the first episodes takes, from its messages to their release.
 fn seconds(mechanism: Mechanism, releases: u32) -> Vec<f64> {
     let episodes = Episodes::new(64 * EPISODES, 64, 64).expect("the lengths are in range");
-    let setting = Setting { dimension: DIMENSION, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
+    let setting =
+        ControllerConfig { dimension: DIMENSION, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
     let budget = Budget::new(1.0, 1e-6).expect("the budget is in range");
     let plan = Plan::new(&setting, budget, mechanism, 1).expect("the setting is in range");
     let mut private = Private::agents(plan, Seed(1), AGENTS).expect("there is a dimension");

@@ -3,9 +3,9 @@
 
 use fedbandit::aggregate::{Aggregate, AggregateError, Aggregator, Points, certify, objective};
 use fedbandit::algorithm::Calibrated;
-use fedbandit::algorithm::{Rule, Separate};
-use fedbandit::config::{AggregatorName, ConfigError, Learning};
-use fedbandit::simulation::{Attack, Config, Logs, run, run_rule};
+use fedbandit::algorithm::{PaperRule, Rule};
+use fedbandit::config::{AggregatorName, ConfigError, RunConfig};
+use fedbandit::simulation::{Attack, Logs, SimulationConfig, simulate, simulate_rule};
 
 #[derive(Clone)]
 struct Medoid;
@@ -21,17 +21,16 @@ impl Aggregator for Medoid {
 
 fn medoid() -> Box<dyn Rule + Send> {
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
-    Box::new(Separate::new(Medoid, Medoid, schedule))
+    Box::new(PaperRule::new(Medoid, Medoid, schedule))
 }
 
 fn main() -> Result<(), ConfigError> {
-    let learning =
-        Learning { agents: 40, dim: 4, steps: 1024, aggregator: AggregatorName::Mean, ..Learning::default() };
+    let run = RunConfig { agents: 40, dim: 4, steps: 1024, aggregator: AggregatorName::Mean, ..RunConfig::default() };
     println!("attack                  medoid    mean   (regret, of random choices)");
     for attack in [Attack::Collude, Attack::Huge, Attack::WeakDirection, Attack::Adaptive] {
-        let config = Config { learning, attack, ..Config::default() };
-        let own = run_rule(&config, &Logs::new(), 1, &medoid, &|_| {})?.total;
-        let mean = run(&config, &Logs::new(), 1, &|_| {})?.total;
+        let config = SimulationConfig { run, attack, ..SimulationConfig::default() };
+        let own = simulate_rule(&config, &Logs::new(), 1, &medoid, &|_| {})?.total;
+        let mean = simulate(&config, &Logs::new(), 1, &|_| {})?.total;
         println!("{attack:<20} {:7.2} % {:5.0} %", 100.0 * own, 100.0 * mean);
         assert!(own < 0.2 && mean > 5.0 * own, "{attack}");
     }

@@ -4,9 +4,9 @@ use fedbandit::aggregate::{Aggregator, GeometricMedian, Mean, Tolerance};
 use fedbandit::algorithm::Calibrated;
 use fedbandit::algorithm::Controller;
 use fedbandit::algorithm::Level;
-use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::PaperRule;
 use fedbandit::algorithm::{AgentId, NoPrivacy};
-use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit_core::{Action, Agent, Prior, Rewards, project};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -14,9 +14,9 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 /// The mean regret of the honest devices in the last episode.
 fn regret(aggregator: impl Aggregator + Clone) -> Result<f32, Box<dyn std::error::Error>> {
     let episodes = Episodes::new(512, 4, 32)?;
-    let setting = Setting { dimension: 2, episodes, level: Level::Strict, reward_bound: None, window: 0 };
+    let setting = ControllerConfig { dimension: 2, episodes, level: Level::Strict, reward_bound: None, window: 0 };
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
-    let rule = Separate::new(aggregator.clone(), aggregator, schedule);
+    let rule = PaperRule::new(aggregator.clone(), aggregator, schedule);
     let mut controller = Controller::new(setting, (0..20).map(AgentId), rule, NoPrivacy::new)?;
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
     let mut agents = vec![Agent::<2>::new(&prior)?; 20];

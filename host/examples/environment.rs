@@ -4,9 +4,9 @@ use fedbandit::aggregate::{GeometricMedian, Tolerance};
 use fedbandit::algorithm::Calibrated;
 use fedbandit::algorithm::Controller;
 use fedbandit::algorithm::Level;
-use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::PaperRule;
 use fedbandit::algorithm::{AgentId, NoPrivacy};
-use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit_core::{Action, Agent, Prior, Rewards};
 use rand_pcg::{Pcg64, rand_core::Rng, rand_core::SeedableRng};
 
@@ -20,9 +20,9 @@ fn decision_set(dryness: f32) -> [Action<3>; 5] {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let episodes = Episodes::new(16_384, 4, 64)?;
-    let setting = Setting { dimension: 3, episodes, level: Level::Strict, reward_bound: None, window: 0 };
+    let setting = ControllerConfig { dimension: 3, episodes, level: Level::Strict, reward_bound: None, window: 0 };
     let median = GeometricMedian::new(Tolerance::Relative(1e-6));
-    let rule = Separate::new(median.clone(), median, Calibrated { corruption: 0.3, theta_bound: 1.5, noise: None });
+    let rule = PaperRule::new(median.clone(), median, Calibrated { corruption: 0.3, theta_bound: 1.5, noise: None });
     let mut controller = Controller::new(setting, (0..20).map(AgentId), rule, NoPrivacy::new)?;
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
     let mut agents = vec![Agent::<3>::new(&prior)?; 20];

@@ -4,23 +4,23 @@ use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Memory;
 use fedbandit::service::transport::stream::converse;
-use fedbandit::service::worker::{self, Door};
-use fedbandit::simulation::{Attack, Config, Logs};
-use fedbandit::simulation::{Edge, edge};
+use fedbandit::service::worker::{self, WorkerHandle};
+use fedbandit::simulation::{Attack, Logs, SimulationConfig};
+use fedbandit::simulation::{VirtualDevice, edge};
 use fedbandit_core::wire::{cobs, max_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
 /// The controller's side.
-async fn serve(listener: UnixListener, door: Door) {
+async fn serve(listener: UnixListener, handle: WorkerHandle) {
     while let Ok((stream, _)) = listener.accept().await {
-        let (door, (reader, writer)) = (door.clone(), stream.into_split());
-        tokio::spawn(async move { converse(reader, writer, &door, false).await });
+        let (handle, (reader, writer)) = (handle.clone(), stream.into_split());
+        tokio::spawn(async move { converse(reader, writer, &handle, false).await });
     }
 }
 
 /// The device's side, until the controller has three of its summaries.
-async fn live(mut stream: UnixStream, device: &mut dyn Edge) -> Result<(), Box<dyn std::error::Error>> {
+async fn live(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> Result<(), Box<dyn std::error::Error>> {
     let (clock, mut frame) = (std::time::Instant::now(), [0; max_frame_len(4)]);
     let mut decoder = cobs::Decoder::<{ max_frame_len(4) }>::new();
     while device.life().acknowledged < 3 {
@@ -40,13 +40,13 @@ async fn live(mut stream: UnixStream, device: &mut dyn Edge) -> Result<(), Box<d
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let devices = vec![Enrolled { agent: 1, revoked: false, sealed: false, enrolled_at: None }];
     let registry = Registry { run: 1, dimension: 4, devices };
-    let config = Config { attack: Attack::None, ..Config::default() };
+    let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
     let (master, mut store) = (Master::generate()?, Memory::default());
     let timing = Timing { time_limit: 60_000, window: 0, unix_seconds: 0 };
-    let service = start(&mut store, &config.learning, &registry, &master, timing, 0)?;
-    let (door, _) = worker::start(service, Box::new(store), |_| {});
+    let service = start(&mut store, &config.run, &registry, &master, timing, 0)?;
+    let (handle, _) = worker::start(service, Box::new(store), |_| {});
     let socket = std::env::temp_dir().join(format!("fedbandit-{}.socket", std::process::id()));
-    tokio::spawn(serve(UnixListener::bind(&socket)?, door));
+    tokio::spawn(serve(UnixListener::bind(&socket)?, handle));
     let mut device = edge(master.identity(1, 1, 4), None, &config, &Logs::new(), 1)?;
     live(UnixStream::connect(&socket).await?, &mut *device).await?;
     println!("{:?}", device.life());

@@ -11,8 +11,8 @@ pub mod aggregate;
 pub mod algorithm;
 pub mod config;
 pub mod math;
+pub mod names;
 pub mod privacy;
-pub mod report;
 pub mod robust;
 #[cfg(feature = "service")]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it asks clocks")]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedbandit::config::{AggregatorName, Learning, RewardKind};
+use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};
@@ -31,12 +31,12 @@ fn identity(agent: u32) -> Identity {
     master().identity(7, agent, 2)
 }
 
-fn config() -> Learning {
-    Learning { steps: 64, episode_len: Some(8), first_episode: Some(8), ..Learning::default() }
+fn config() -> RunConfig {
+    RunConfig { steps: 64, episode_len: Some(8), first_episode: Some(8), ..RunConfig::default() }
 }
 
-fn private() -> Learning {
-    Learning { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
+fn private() -> RunConfig {
+    RunConfig { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
 }
 
 const TIMING: Timing = Timing { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
@@ -45,15 +45,15 @@ const TIMING: Timing = Timing { time_limit: TIME_LIMIT, window: 1, unix_seconds:
 struct Run {
     store: Memory,
     service: Service,
-    config: Learning,
+    config: RunConfig,
 }
 
 impl Run {
-    fn new(config: Learning) -> Self {
+    fn new(config: RunConfig) -> Self {
         Self::on(Memory::default(), config)
     }
 
-    fn on(mut store: Memory, config: Learning) -> Self {
+    fn on(mut store: Memory, config: RunConfig) -> Self {
         let service = start(&mut store, &config, &registry(), &master(), TIMING, 0).unwrap();
         Self { store, service, config }
     }
@@ -410,7 +410,7 @@ fn with_privacy_nothing_of_rewards_is_shown() {
 /// Cut off after every event and started again, a run is what it would have been: the same models, the same answers.
 #[test]
 fn a_restart_at_any_time_changes_nothing() {
-    for config in [config(), private(), Learning { aggregator: AggregatorName::MedianOfMeans, ..config() }] {
+    for config in [config(), private(), RunConfig { aggregator: AggregatorName::MedianOfMeans, ..config() }] {
         let play = |mut run: Run, restarts: bool| {
             run.tick(0);
             for episode in 1..=8 {
@@ -466,12 +466,12 @@ fn a_restart_at_any_time_changes_nothing() {
 fn a_store_of_another_run_is_refused() {
     let mut store = Memory::default();
     start(&mut store, &config(), &registry(), &master(), TIMING, 0).unwrap();
-    let mut refuses = |config: Learning, registry: Registry, timing: Timing, sentence: &str| {
+    let mut refuses = |config: RunConfig, registry: Registry, timing: Timing, sentence: &str| {
         let error = start(&mut store, &config, &registry, &master(), timing, 0).err().unwrap();
         assert!(matches!(error, StartError::Other(_)), "{error}");
         assert!(error.to_string().contains(sentence), "{error} lacks {sentence}");
     };
-    let longer = Learning { episode_len: Some(16), ..config() };
+    let longer = RunConfig { episode_len: Some(16), ..config() };
     refuses(longer, registry(), TIMING, "episode-len is 8 there, not 16");
     refuses(private(), registry(), TIMING, "privacy is null there, not \"8,0.000001\"");
     refuses(config(), Registry { dimension: 3, ..registry() }, TIMING, "dim is 2 there, not 3");
@@ -508,11 +508,11 @@ fn a_store_of_another_run_is_refused() {
 /// What cannot start leaves no terms behind, which the corrected configuration would not agree with.
 #[test]
 fn a_start_that_failed_can_be_corrected() {
-    let krum = Learning { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
+    let krum = RunConfig { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
     for (config, window, sentence) in [
         (config(), 64, "window: summaries cannot be taken for 64 episodes"),
         (krum, 1, "aggregator: krum of 5 points cannot bear 2 corrupted ones"),
-        (Learning { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
+        (RunConfig { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
     ] {
         let mut store = Memory::default();
         let timing = Timing { window, ..TIMING };

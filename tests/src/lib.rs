@@ -3,6 +3,7 @@
 
 pub mod budget;
 pub mod chance;
+pub mod claims;
 pub mod device;
 pub mod disk;
 pub mod faults;

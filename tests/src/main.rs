@@ -1,8 +1,9 @@
 //! `fedbandit-tests`: the long measurements behind the documentation.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use fedbandit_tests::{planted, program, soak, storage};
+use fedbandit_tests::{claims, planted, program, soak, storage};
 
 const HELP: &str = "\
 usage: fedbandit-tests budget [--write]
@@ -12,6 +13,7 @@ usage: fedbandit-tests budget [--write]
        fedbandit-tests crash --kills N [--write]
        fedbandit-tests hostile --minutes N [--write]
        fedbandit-tests fuzz --seconds N [--write]
+       fedbandit-tests claims --out DIR [CLAIM ...]
 
   budget    what the agent costs on each Cortex-M core: RAM, flash, instructions under QEMU.
             Fails if a number is above its limit or differs from core/budget.csv.
@@ -21,6 +23,7 @@ usage: fedbandit-tests budget [--write]
   crash     the real program, its broker and its devices, killed N times
   hostile   four in ten devices run every attack and every abuse against the real program, for N minutes at the least
   fuzz      each target of fuzz/ under libFuzzer, for N seconds; needs a nightly toolchain and cargo-fuzz
+  claims    measures docs/simulation.md again, all of it or the named claims, and writes it into DIR
   --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them;
             fuzz also keeps the fewest inputs that cover the same, in fuzz/corpus
 ";
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
                 _ => return usage(),
             }
         }
+        ["claims", "--out", out, ref names @ ..] => claims::run(Path::new(out), names),
         ["--help" | "-h"] => Ok(HELP.to_owned()),
         _ => return usage(),
     };

@@ -3,14 +3,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fedbandit::config::Learning;
+use fedbandit::config::RunConfig;
 use fedbandit::service::Link;
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
-use fedbandit::service::worker::settle;
+use fedbandit::service::worker::commit_and_tick;
 use fedbandit_core::wire::{Message, Summary, max_frame_len};
 
 use crate::chance::Chance;
@@ -276,7 +276,8 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
     let master = Master::from_bytes(&[5; 32]).ok_or("no master")?;
     let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: 2, devices: (1..=AGENTS).map(enrolled).collect() };
-    let config = Learning { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..Learning::default() };
+    let config =
+        RunConfig { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..RunConfig::default() };
     let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
@@ -288,7 +289,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
         let mut frame = [0; max_frame_len(2)];
         let length = identity.encode(&message, &mut frame).map_err(|error| error.to_string())?;
         service.handle(Link(agent.into()), &mut frame[..length]).map_err(|reason| format!("{reason:?}"))?;
-        settle(&mut service, &mut store, 0).map_err(|error| error.to_string())?;
+        commit_and_tick(&mut service, &mut store, 0).map_err(|error| error.to_string())?;
         while let Some(outgoing) = service.poll() {
             let identity = master.identity(1, outgoing.link.0 as u32, 2);
             if let Ok(Message::Ack { episode }) = identity.decode(&outgoing.frame) {

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use fedbandit::aggregate::table;
 use fedbandit::algorithm::AgentId;
-use fedbandit::config::Learning;
-use fedbandit::service::config::Settings;
+use fedbandit::config::Configure;
+use fedbandit::config::RunConfig;
+use fedbandit::service::config::ServiceConfig;
 use fedbandit::service::event::{self, Event};
 use fedbandit::service::http;
 use fedbandit::service::identity::Master;
@@ -21,7 +22,7 @@ use fedbandit::service::store::Memory;
 use fedbandit::service::store::metered::Commits;
 use fedbandit::service::transport::mqtt::{Broker, Topics};
 use fedbandit::service::{Link, Service};
-use fedbandit::simulation::{Config, Experiment, Log};
+use fedbandit::simulation::{Experiment, Log, SimulationConfig};
 use fedbandit_core::wire::{Identity, Message, Nonces, Seal, claimed_address, cobs, max_sealed_frame_len};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -144,18 +145,19 @@ fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let file = Path::new("a.toml");
     let mut experiment = Experiment::default();
-    let simulated = experiment.read(file, text).is_ok().then_some(experiment.config);
-    let served = Settings::read(file, text).ok().map(|settings| {
-        if let Some(url) = settings.transports.get("mqtt").and_then(|url| url.as_str()) {
+    let simulated = experiment.set_toml(file, text).is_ok().then_some(experiment.config);
+    let served = ServiceConfig::read(file, text).ok().map(|config| {
+        let _ = config.validate();
+        if let Some(url) = &config.endpoints.mqtt {
             let _ = Broker::new(url, None);
         }
-        Config { learning: settings.learning, ..Config::default() }
+        SimulationConfig { run: config.run, ..SimulationConfig::default() }
     });
     for config in [simulated, served].into_iter().flatten() {
         let text = serde_json::to_string(&config).expect("it has a text");
-        let again: Config = serde_json::from_str(&text).expect("its own text");
+        let again: SimulationConfig = serde_json::from_str(&text).expect("its own text");
         assert_eq!(format!("{again:?}"), format!("{config:?}"));
-        assert_eq!(again.check().is_ok(), config.check().is_ok());
+        assert_eq!(again.validate().is_ok(), config.validate().is_ok());
     }
 }
 
@@ -207,9 +209,9 @@ fn store_row(data: &[u8]) {
 fn service() -> Service {
     let device = |agent| Enrolled { agent, revoked: agent == 4, sealed: agent == 3, enrolled_at: None };
     let registry = Registry { run: RUN, dimension: 2, devices: (1..=4).map(device).collect() };
-    let learning = Learning { steps: 256, episode_len: Some(4), ..Learning::default() };
+    let run = RunConfig { steps: 256, episode_len: Some(4), ..RunConfig::default() };
     let timing = Timing { time_limit: 1_000, window: 2, unix_seconds: 1 };
-    start(&mut Memory::default(), &learning, &registry, &master(), timing, 0).expect("a service")
+    start(&mut Memory::default(), &run, &registry, &master(), timing, 0).expect("a service")
 }
 
 fn master() -> Master {

@@ -1,7 +1,7 @@
 //! What a restart takes of memory: that of the service, however long its log is.
 
 use fedbandit::algorithm::AgentId;
-use fedbandit::config::{AggregatorName, Learning};
+use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, inspect, start};
@@ -52,12 +52,12 @@ impl Store for Generated {
 fn a_long_log_takes_no_memory() {
     let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: D as u8, devices: (1..=AGENTS).map(device).collect() };
-    let config = Learning {
+    let config = RunConfig {
         steps: 8 * EPISODES,
         episode_len: Some(8),
         first_episode: Some(8),
         aggregator: AggregatorName::Mean,
-        ..Learning::default()
+        ..RunConfig::default()
     };
     let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let master = Master::from_bytes(&[1; 32]).unwrap();

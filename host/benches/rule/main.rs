@@ -8,7 +8,7 @@ mod record;
 use fedbandit::aggregate::{GeometricMedian, Tolerance};
 use fedbandit::algorithm::Calibrated;
 use fedbandit::algorithm::Streams;
-use fedbandit::algorithm::{Rule, Separate};
+use fedbandit::algorithm::{PaperRule, Rule};
 use fedbandit::robust::{Assumptions, Centre, Whitened};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;
@@ -18,7 +18,7 @@ use record::{Table, least, mark};
 use rustix::time::ClockId;
 
 fn main() {
-    let title = "Rules: one episode with 30 % liars, one thread (limit 3 at N = 10,000, d = 8)";
+    let title = "ResolvedRun: one episode with 30 % liars, one thread (limit 3 at N = 10,000, d = 8)";
     let columns = "| N | d | liars | geometric-median ms | whitened-median ms | whitened-filter ms | ratio, filter to geometric-median |";
     let mut table = Table::new(title, columns);
     let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be had");
@@ -54,7 +54,7 @@ fn rules() -> [Box<dyn Rule>; 3] {
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
     let assumptions = Assumptions { corruption: 0.3, noise: 0.5, theta_bound: 1.0, stream_noise: None };
     [
-        Box::new(Separate::new(median.clone(), median, schedule)),
+        Box::new(PaperRule::new(median.clone(), median, schedule)),
         Box::new(Whitened::new(Centre::Median, assumptions)),
         Box::new(Whitened::new(Centre::Filter, assumptions)),
     ]

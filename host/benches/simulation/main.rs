@@ -8,8 +8,8 @@ mod peers;
 #[path = "../record/mod.rs"]
 mod record;
 
-use fedbandit::config::{AggregatorName, Learning};
-use fedbandit::simulation::{Attack, Config, Logs, Outcome, run};
+use fedbandit::config::{AggregatorName, RunConfig};
+use fedbandit::simulation::{Attack, Logs, Outcome, SimulationConfig, simulate};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::SeedableRng;
@@ -42,8 +42,8 @@ mabwiser in f64; contextualbandits adds an intercept; fedbandit reads ten times 
 const ARMS: usize = 10;
 const AGENTS: usize = 100;
 
-fn simulate(config: &Config) -> Outcome {
-    run(config, &Logs::new(), 1, &|_| {}).expect("the configuration makes sense")
+fn simulate(config: &SimulationConfig) -> Outcome {
+    simulate(config, &Logs::new(), 1, &|_| {}).expect("the configuration makes sense")
 }
 
 fn steps() -> String {
@@ -53,8 +53,8 @@ fn steps() -> String {
     for dim in [2, 4, 8, 16, 32, 64] {
         let steps = 160_000 / dim;
         let (aggregator, attack) = (AggregatorName::Mean, Attack::None);
-        let learning = Learning { agents: AGENTS, dim, steps: steps as u32, aggregator, ..Learning::default() };
-        let config = Config { learning, arms: ARMS, attack, ..Config::default() };
+        let run = RunConfig { agents: AGENTS, dim, steps: steps as u32, aggregator, ..RunConfig::default() };
+        let config = SimulationConfig { run, arms: ARMS, attack, ..SimulationConfig::default() };
         let (mut step, mut draws) = (f64::INFINITY, f64::INFINITY);
         // In turns: what slows the machine for a while slows both.
         for _ in 0..5 {
@@ -96,8 +96,8 @@ fn memory() -> String {
 /// The child of [`memory`]: its own peak is the measurement.
 fn many_devices() {
     let agents: usize = std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number of devices");
-    let learning = Learning { agents, dim: 16, steps: 16, episode_len: Some(4), ..Learning::default() };
-    let config = Config { learning, attack: Attack::SignFlip, ..Config::default() };
+    let run = RunConfig { agents, dim: 16, steps: 16, episode_len: Some(4), ..RunConfig::default() };
+    let config = SimulationConfig { run, attack: Attack::SignFlip, ..SimulationConfig::default() };
     let episodes = simulate(&config).trace.len();
     let peak = child::peak();
     let (each, miss) = (peak * 1e6 / agents as f64, mark(peak <= 2048.0 * 1.048_576));

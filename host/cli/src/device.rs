@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use fedbandit::config::{Learning, RewardKind};
+use fedbandit::config::{RewardKind, RunConfig};
 use fedbandit::service::transport::stream::FRAME;
-use fedbandit::simulation::{Attack, Config, Environment};
-use fedbandit::simulation::{Edge, Life, edge};
+use fedbandit::simulation::{Attack, Environment, SimulationConfig};
+use fedbandit::simulation::{Life, VirtualDevice, edge};
 
 use super::fleet::read_blob;
 use super::line::{Line, Target};
@@ -76,8 +76,8 @@ impl Args {
             return Err(Failure::Usage("--count is 1 on a serial port".into()));
         }
         let Self { attack, environment, rewards, .. } = self;
-        let learning = Learning { rewards, ..Learning::default() };
-        let config = Config { learning, attack, environment, ..Config::default() };
+        let run = RunConfig { rewards, ..RunConfig::default() };
+        let config = SimulationConfig { run, attack, environment, ..SimulationConfig::default() };
         let logs = read_logs([&config])?;
         let mut devices = Vec::new();
         for agent in self.first..self.first.saturating_add(self.count) {
@@ -114,7 +114,7 @@ impl Args {
 pub(super) struct Device {
     pub(super) run: u32,
     pub(super) agent: u32,
-    pub(super) edge: Box<dyn Edge>,
+    pub(super) edge: Box<dyn VirtualDevice>,
 }
 
 /// How long a device lives, and how fast.
@@ -181,12 +181,17 @@ pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> 
     }
 }
 
-fn is_over(device: &dyn Edge, lifetime: Lifetime, old: Option<Instant>) -> bool {
+fn is_over(device: &dyn VirtualDevice, lifetime: Lifetime, old: Option<Instant>) -> bool {
     old.is_some_and(|old| old.elapsed() > FAREWELL || device.life().acknowledged >= lifetime.episodes)
 }
 
 /// One connection, until it breaks or the device's life is over.
-async fn connected(device: &mut dyn Edge, line: &mut Line, lifetime: Lifetime, path: &mut Path) -> std::io::Result<()> {
+async fn connected(
+    device: &mut dyn VirtualDevice,
+    line: &mut Line,
+    lifetime: Lifetime,
+    path: &mut Path,
+) -> std::io::Result<()> {
     let mut frame = vec![0; FRAME];
     loop {
         let now = path.start.elapsed().as_millis() as u64;

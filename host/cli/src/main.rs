@@ -4,14 +4,13 @@ mod aggregate;
 mod device;
 mod enroll;
 mod export;
+mod flags;
 mod fleet;
 mod gateway;
 mod line;
 mod log;
 mod mqtt_line;
-mod options;
 mod privacy;
-mod reproduce;
 mod serve;
 mod shell;
 mod simulate;
@@ -52,7 +51,6 @@ struct Cli {
 enum Command {
     Aggregate(aggregate::Args),
     Privacy(privacy::Args),
-    Reproduce(reproduce::Args),
     Simulate(simulate::Args),
     Sweep(sweep::Args),
     Serve(serve::Args),
@@ -78,6 +76,10 @@ enum Failure {
 impl Failure {
     fn data(reason: impl Display) -> Self {
         Self::Data(reason.to_string())
+    }
+
+    fn config(reason: impl Display) -> Self {
+        Self::Config(reason.to_string())
     }
 
     /// With what the failure is about in front.
@@ -116,7 +118,6 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Aggregate(args) => args.run(),
         Command::Privacy(args) => args.run(),
-        Command::Reproduce(args) => args.run(),
         Command::Simulate(args) => args.run(),
         Command::Sweep(args) => args.run(),
         Command::Serve(args) => args.run(),

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use fedbandit::config::{AggregatorName, Learning, RewardKind};
-use fedbandit::report::{self, Record};
-use fedbandit::simulation::{Attack, Config, Environment, Experiment, Job, Log, Logs, Outcome, agent_steps, run_all};
+use fedbandit::config::{AggregatorName, ConfigError, RewardKind, RunConfig};
+use fedbandit::simulation::report::{self, Record};
+use fedbandit::simulation::{
+    Attack, Environment, Experiment, Job, Log, Logs, Outcome, SimulationConfig, agent_steps, run_all,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::options::{Options, read};
+use super::flags::{Flags, read_file};
 use super::{EXIT_CODES, Failure, VERSION, print_result, write, write_file};
 
 const HELP: &str = "\
@@ -35,7 +37,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    options: Options,
+    flags: Flags<Experiment>,
     /// Print JSON: the configuration, and all numbers of each run.
     #[arg(long)]
     json: bool,
@@ -48,11 +50,11 @@ impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut experiment = Experiment::default();
         if let Some(file) = &self.config {
-            read(file, &mut experiment)?;
+            read_file(file, &mut experiment)?;
         }
-        self.options.apply(&mut experiment)?;
-        let demonstration = self.config.is_none() && self.options.is_empty() && !self.json;
-        let mut jobs = experiment.jobs().map_err(Failure::Config)?;
+        self.flags.apply(&mut experiment)?;
+        let demonstration = self.config.is_none() && self.flags.is_empty() && !self.json;
+        let mut jobs = experiment.jobs().map_err(|error| self.invalid(&error))?;
         let main = jobs.len();
         if demonstration {
             jobs.extend(how_much_corruption());
@@ -61,11 +63,21 @@ impl Args {
         let records = run_with_progress(&jobs, &|_, _| {})?;
         if self.json {
             let runs: Vec<&Outcome> = records.iter().map(|record| &record.outcome).collect();
-            return print_result(&serde_json::json!({ "runs": runs }), experiment.keys());
+            return print_result(&serde_json::json!({ "runs": runs }), experiment.to_json());
         }
         write(&report::text_table(&records[..main].iter().collect::<Vec<_>>()).trim_end())?;
         let directory = self.report.or(demonstration.then(|| "report".into()));
         directory.map_or(Ok(()), |directory| write_report(&directory, &records))
+    }
+}
+
+impl Args {
+    /// An invalid combination of keys: a usage error if flags were given, else the file's.
+    fn invalid(&self, error: &ConfigError) -> Failure {
+        match &self.config {
+            Some(file) if self.flags.is_empty() => Failure::Config(format!("{}: {error}", file.display())),
+            _ => Failure::Usage(format!("--{error}")),
+        }
     }
 }
 
@@ -78,7 +90,7 @@ pub(super) fn write_report(directory: &Path, records: &[Record]) -> Result<(), F
 
 /// The demonstration's second figure.
 fn how_much_corruption() -> Vec<Job> {
-    let base = Learning { agents: 60, steps: 1024, ..Learning::default() };
+    let base = RunConfig { agents: 60, steps: 1024, ..RunConfig::default() };
     let aggregators = [
         AggregatorName::Oracle,
         AggregatorName::GeometricMedian,
@@ -88,8 +100,8 @@ fn how_much_corruption() -> Vec<Job> {
         AggregatorName::Mean,
     ];
     let cell = |aggregator, corrupt| {
-        let learning = Learning { aggregator, ..base };
-        Job { config: Config { learning, corrupt, ..Config::default() }, seed: 1 }
+        let run = RunConfig { aggregator, ..base };
+        Job { config: SimulationConfig { run, corrupt, ..SimulationConfig::default() }, seed: 1 }
     };
     let shares = [0.0, 0.1, 0.2, 0.3, 0.4, 0.45];
     aggregators.into_iter().flat_map(|aggregator| shares.map(|corrupt| cell(aggregator, corrupt))).collect()
@@ -97,19 +109,22 @@ fn how_much_corruption() -> Vec<Job> {
 
 /// The demonstration's third figure.
 fn how_much_privacy() -> Vec<Job> {
-    let base = Learning {
+    let base = RunConfig {
         dim: 4,
         steps: 2048,
         episode_len: Some(8),
         rewards: RewardKind::Bounded,
         design_corruption: Some(0.1),
-        ..Learning::default()
+        ..RunConfig::default()
     };
     let aggregators = [AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans];
     let cell = |aggregator, mu: f64| {
         let privacy = format!("{mu},1e-6").parse().ok();
-        let learning = Learning { aggregator, privacy, ..base };
-        Job { config: Config { learning, attack: Attack::SignFlip, corrupt: 0.1, ..Config::default() }, seed: 1 }
+        let run = RunConfig { aggregator, privacy, ..base };
+        Job {
+            config: SimulationConfig { run, attack: Attack::SignFlip, corrupt: 0.1, ..SimulationConfig::default() },
+            seed: 1,
+        }
     };
     aggregators.into_iter().flat_map(|aggregator| [1.0, 2.0, 4.0, 8.0, 16.0].map(|mu| cell(aggregator, mu))).collect()
 }
@@ -137,13 +152,13 @@ pub(super) fn run_with_progress(
 }
 
 /// The files that are replayed.
-pub(super) fn read_logs<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Result<Logs, Failure> {
+pub(super) fn read_logs<'a>(configs: impl IntoIterator<Item = &'a SimulationConfig>) -> Result<Logs, Failure> {
     let mut logs = Logs::new();
     for config in configs {
         let Environment::Replay(file) = &config.environment else { continue };
         if !logs.contains_key(file) {
             let text = std::fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-            let bounded = config.learning.rewards == RewardKind::Bounded;
+            let bounded = config.run.rewards == RewardKind::Bounded;
             let log = Log::parse(&text, bounded).map_err(|error| Failure::data(error).about(file.display()))?;
             logs.insert(file.clone(), log.into());
         }

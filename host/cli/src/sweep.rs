@@ -4,10 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use fedbandit::config::keys::table;
-use fedbandit::report::{self, Record};
+use fedbandit::simulation::report::{self, Record};
 use fedbandit::simulation::{Experiment, Job};
-use toml::Value;
 
 use super::simulate::{run_with_progress, write_report};
 use super::{EXIT_CODES, Failure, write, write_file};
@@ -57,7 +55,7 @@ impl Args {
 
 fn sweep(config: &Path, out: &Path, (part, parts): (usize, usize)) -> Result<(), Failure> {
     let text = fs::read_to_string(config).map_err(|error| Failure::from(error).about(config.display()))?;
-    let all = jobs(config, &text)?;
+    let all = Experiment::grid(config, &text).map_err(Failure::config)?;
     let own: Vec<Job> = all.iter().skip(part - 1).step_by(parts).cloned().collect();
     let todo: Vec<Job> = own.iter().filter(|job| !is_done(&file(out, job), job)).cloned().collect();
     let (runs, done) = (own.len(), own.len() - todo.len());
@@ -80,45 +78,6 @@ fn sweep(config: &Path, out: &Path, (part, parts): (usize, usize)) -> Result<(),
         out.display(),
         out.display()
     ))
-}
-
-/// All runs of a grid.
-pub(super) fn jobs(file: &Path, text: &str) -> Result<Vec<Job>, Failure> {
-    let mut table = table(file, text).map_err(Failure::Config)?;
-    let grids: Option<Vec<toml::Table>> = match table.remove("grid") {
-        None => Some(vec![toml::Table::new()]),
-        Some(Value::Array(grids)) => grids.into_iter().map(|grid| grid.as_table().cloned()).collect(),
-        Some(_) => None,
-    };
-    let grids = grids.ok_or_else(|| Failure::Config(format!("{}: write grids as [[grid]]", file.display())))?;
-    let mut base = Experiment::default();
-    let all = table.iter().try_for_each(|(key, value)| base.set_from(file, text, key, value));
-    all.map_err(Failure::Config)?;
-    let mut jobs: Vec<Job> = Vec::new();
-    for grid in grids {
-        let mut cells = vec![base.clone()];
-        for (key, values) in &grid {
-            // Aggregators and seeds are lists in an experiment, too.
-            let values = match values {
-                Value::Array(values) if key != "aggregator" && key != "seeds" => values.clone(),
-                values => vec![values.clone()],
-            };
-            let with = |cell: &Experiment, value: &Value| {
-                let mut cell = cell.clone();
-                cell.set_from(file, text, key, value).map(|()| cell)
-            };
-            let pairs = cells.iter().flat_map(|cell| values.iter().map(move |value| with(cell, value)));
-            cells = pairs.collect::<Result<_, _>>().map_err(Failure::Config)?;
-        }
-        let of_cells = cells.iter().map(Experiment::jobs).collect::<Result<Vec<_>, _>>().map_err(Failure::Config)?;
-        for job in of_cells.into_iter().flatten() {
-            job.config.check().map_err(|error| Failure::Config(format!("{}: {error}", file.display())))?;
-            if !jobs.contains(&job) {
-                jobs.push(job);
-            }
-        }
-    }
-    Ok(jobs)
 }
 
 /// Where a run's result is.

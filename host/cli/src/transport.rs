@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use fedbandit::service::config::Endpoints;
 use fedbandit::service::setup::Registry;
 use fedbandit::service::transport::mqtt::{self, Broker};
 use fedbandit::service::transport::serial::{self, Port};
 use fedbandit::service::transport::tcp;
 use fedbandit::service::transport::tls::{Acceptor, Connector, TlsError};
-use fedbandit::service::worker::Door;
+use fedbandit::service::worker::WorkerHandle;
 use tokio::net::TcpListener;
 
 use super::line::without_password;
@@ -27,7 +28,7 @@ struct Transport {
     start: Box<Start>,
 }
 
-type Start = dyn FnOnce(Door, &Registry) -> io::Result<()>;
+type Start = dyn FnOnce(WorkerHandle, &Registry) -> io::Result<()>;
 
 impl Transports {
     /// TCP alone.
@@ -35,33 +36,19 @@ impl Transports {
         Self { listen, others: Vec::new() }
     }
 
-    /// TCP, and what a configuration asks for beside; paths are meant from a directory.
-    pub(super) fn new(listen: SocketAddr, keys: &toml::Table, base: &Path) -> Result<Self, Failure> {
+    /// Opens the transports of a configuration.
+    pub(super) fn new(endpoints: &Endpoints) -> Result<Self, Failure> {
         let mut others = Vec::new();
-        let invalid = |key: &str, reason: &str| Failure::Config(format!("{key}: {reason}"));
-        let text = |key: &str| match keys.get(key).map(|value| value.as_str()) {
-            Some(None) => Err(invalid(key, "a text")),
-            other => Ok(other.flatten()),
-        };
-        match (text("tls")?, text("certificate")?, text("key")?) {
-            (None, None, None) => {}
-            (Some(address), Some(certificate), Some(key)) => {
-                others.push(with_tls(address, &base.join(certificate), &base.join(key))?);
-            }
-            _ => return Err(invalid("tls", "tls, certificate and key go together: an address and two PEM files")),
+        if let (Some(address), Some(certificate), Some(key)) = (endpoints.tls, &endpoints.certificate, &endpoints.key) {
+            others.push(with_tls(address, certificate, key)?);
         }
-        match (text("mqtt")?, text("mqtt-ca")?.map(|file| base.join(file))) {
-            (None, None) => {}
-            (Some(url), authority) => others.push(by_mqtt(url, authority.as_deref())?),
-            (None, Some(_)) => return Err(invalid("mqtt-ca", "it needs mqtt, the broker that it is for")),
+        if let Some(url) = &endpoints.mqtt {
+            others.push(by_mqtt(url, endpoints.mqtt_ca.as_deref())?);
         }
-        if let Some(ports) = keys.get("serial") {
-            let ports = ports.as_array().ok_or_else(|| invalid("serial", "a list, as [\"/dev/ttyUSB0:115200\"]"))?;
-            for port in ports {
-                others.push(by_serial(port.as_str().unwrap_or_default())?);
-            }
+        for port in &endpoints.serial {
+            others.push(by_serial(port)?);
         }
-        Ok(Self { listen, others })
+        Ok(Self { listen: endpoints.listen, others })
     }
 
     /// Binds what is to be bound.
@@ -88,24 +75,22 @@ impl Bound {
     }
 
     /// Lets devices in, and returns where they connect by TCP.
-    pub(super) fn start(self, door: &Door, registry: &Registry) -> io::Result<SocketAddr> {
+    pub(super) fn start(self, handle: &WorkerHandle, registry: &Registry) -> io::Result<SocketAddr> {
         let address = self.devices.local_addr()?;
-        tokio::spawn(tcp::serve(self.devices, door.clone()));
-        self.others.into_iter().try_for_each(|transport| (transport.start)(door.clone(), registry))?;
+        tokio::spawn(tcp::serve(self.devices, handle.clone()));
+        self.others.into_iter().try_for_each(|transport| (transport.start)(handle.clone(), registry))?;
         Ok(address)
     }
 }
 
-fn with_tls(address: &str, certificate: &Path, key: &Path) -> Result<Transport, Failure> {
+fn with_tls(address: SocketAddr, certificate: &Path, key: &Path) -> Result<Transport, Failure> {
     let acceptor = Acceptor::new(certificate, key)?;
-    let wrong = |_| Failure::Config("tls: an address and a port, as 0.0.0.0:7701".into());
-    let address: SocketAddr = address.parse().map_err(wrong)?;
     let listener = std::net::TcpListener::bind(address).map_err(|error| Failure::from(error).about(address))?;
     listener.set_nonblocking(true)?;
     let url = format!("tls://{}", listener.local_addr()?);
-    let start = move |door: Door, _: &Registry| {
+    let start = move |handle: WorkerHandle, _: &Registry| {
         let listener = TcpListener::from_std(listener)?;
-        tokio::spawn(tcp::serve_tls(listener, acceptor, door));
+        tokio::spawn(tcp::serve_tls(listener, acceptor, handle));
         Ok(())
     };
     Ok(Transport { url, start: Box::new(start) })
@@ -114,9 +99,9 @@ fn with_tls(address: &str, certificate: &Path, key: &Path) -> Result<Transport, 
 fn by_mqtt(url: &str, authority: Option<&Path>) -> Result<Transport, Failure> {
     let connector = authority.map(Connector::new).transpose()?;
     let broker = Broker::new(url, connector).map_err(|reason| Failure::Config(format!("mqtt: {reason}")))?;
-    let start = move |door: Door, registry: &Registry| {
+    let start = move |handle: WorkerHandle, registry: &Registry| {
         let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
-        tokio::spawn(mqtt::serve(broker, registry.run, agents, door));
+        tokio::spawn(mqtt::serve(broker, registry.run, agents, handle));
         Ok(())
     };
     Ok(Transport { url: without_password(url), start: Box::new(start) })
@@ -124,8 +109,8 @@ fn by_mqtt(url: &str, authority: Option<&Path>) -> Result<Transport, Failure> {
 
 fn by_serial(name: &str) -> Result<Transport, Failure> {
     let port: Port = name.parse().map_err(|reason| Failure::Config(format!("serial: {reason}")))?;
-    let start = move |door: Door, _: &Registry| {
-        tokio::spawn(serial::serve(port, door));
+    let start = move |handle: WorkerHandle, _: &Registry| {
+        tokio::spawn(serial::serve(port, handle));
         Ok(())
     };
     Ok(Transport { url: format!("serial://{name}"), start: Box::new(start) })

@@ -9,8 +9,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::aggregate::norm;
-use crate::config::names::named;
 use crate::math::symmetric::on_diagonal;
+use crate::names::named;
 
 /// How much is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -88,7 +88,7 @@ impl Fault {
 /// Why no [`Admission`] can be made of some settings.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
-pub enum SettingError {
+pub enum AdmissionError {
     /// L must be from 1 to 65,536.
     #[error("an episode has 1 to {MAX_EPISODE_LEN} steps, not {0}")]
     EpisodeLen(u32),
@@ -114,18 +114,18 @@ impl Admission {
         episode_len: u32,
         reward_bound: Option<f64>,
         private: bool,
-    ) -> Result<Self, SettingError> {
+    ) -> Result<Self, AdmissionError> {
         if episode_len == 0 || episode_len > MAX_EPISODE_LEN {
-            return Err(SettingError::EpisodeLen(episode_len));
+            return Err(AdmissionError::EpisodeLen(episode_len));
         }
         if let Some(bound) = reward_bound.filter(|bound| !(bound.is_finite() && *bound > 0.0)) {
-            return Err(SettingError::RewardBound(bound));
+            return Err(AdmissionError::RewardBound(bound));
         }
         if private && reward_bound.is_none_or(|bound| bound > 1.0) {
-            return Err(SettingError::PrivacyNeedsBoundedRewards);
+            return Err(AdmissionError::PrivacyNeedsBoundedRewards);
         }
         if private && level == Level::Drop {
-            return Err(SettingError::PrivacyCannotDrop);
+            return Err(AdmissionError::PrivacyCannotDrop);
         }
         let tolerance = rounding::sums(episode_len, dimension);
         Ok(Self { level, dimension, episode_len: episode_len.into(), reward_bound, private, tolerance })

@@ -8,8 +8,8 @@ use fedbandit_core::planted::{self, Bug};
 use crate::aggregate::{AggregateError, Points, distance, lower_median};
 use crate::algorithm::{Admission, Fault, Level, pack_symmetric};
 use crate::algorithm::{AgentId, Privatise, Streams};
-use crate::algorithm::{Estimate, Parameters, Rule};
-use crate::algorithm::{MAX_WINDOW, Setting, SetupError};
+use crate::algorithm::{ControllerConfig, MAX_WINDOW, SetupError};
+use crate::algorithm::{Estimate, ModelParameters, Rule};
 
 /// The controller of one run: a pure state machine without clock, random numbers or IO.
 ///
@@ -24,11 +24,11 @@ use crate::algorithm::{MAX_WINDOW, Setting, SetupError};
 /// use fedbandit::algorithm::Level;
 /// use fedbandit::aggregate::{GeometricMedian, Tolerance};
 /// use fedbandit::algorithm::Controller;
-/// use fedbandit::algorithm::Separate;
-/// use fedbandit::algorithm::{Episodes, Setting};
+/// use fedbandit::algorithm::PaperRule;
+/// use fedbandit::algorithm::{Episodes, ControllerConfig};
 /// use fedbandit::algorithm::{AgentId, NoPrivacy};
 ///
-/// let setting = Setting {
+/// let setting = ControllerConfig {
 ///     dimension: 1,
 ///     episodes: Episodes::new(256, 64, 64)?,
 ///     level: Level::Strict,
@@ -36,7 +36,7 @@ use crate::algorithm::{MAX_WINDOW, Setting, SetupError};
 ///     window: 0,
 /// };
 /// let median = GeometricMedian::new(Tolerance::Absolute(1e-6));
-/// let rule = Separate::new(median.clone(), median, |_| (1.0, 0.5));
+/// let rule = PaperRule::new(median.clone(), median, |_| (1.0, 0.5));
 /// let mut controller = Controller::new(setting, [1, 2, 3].map(AgentId), rule, NoPrivacy::new)?;
 /// while let Some(model) = controller.model() {
 ///     let episode = model.episode;
@@ -50,7 +50,7 @@ use crate::algorithm::{MAX_WINDOW, Setting, SetupError};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Controller<P, R> {
-    setting: Setting,
+    setting: ControllerConfig,
     enrolled: Vec<AgentId>,
     rows: BTreeMap<AgentId, usize>,
     slots: Vec<Slots>,
@@ -60,9 +60,9 @@ pub struct Controller<P, R> {
     episode: u32,
     privatise: P,
     rule: R,
-    parameters: Parameters,
+    parameters: ModelParameters,
     estimate: Estimate,
-    /// See [`Suspicion`].
+    /// See [`Deviation`].
     radii: [Vec<f64>; 2],
     counts: Counts,
 }
@@ -96,7 +96,7 @@ pub struct Closed {
 /// 1 is the distance of the ⌈n/2⌉-th nearest of n units; fewer than half of them, if corrupted, cannot make that larger
 /// than the largest honest one. A unit at the very centre has 0; if half of the units are there, all others have ∞.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Suspicion<U> {
+pub struct Deviation<U> {
     /// Who.
     pub unit: U,
     /// ‖V̂_i − Agg(V̂)‖_F over its median.
@@ -123,7 +123,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     /// # Errors
     /// See [`SetupError`].
     pub fn new<E: Into<SetupError>>(
-        setting: Setting,
+        setting: ControllerConfig,
         enrolled: impl IntoIterator<Item = AgentId>,
         mut rule: R,
         privatise: impl FnOnce(usize, usize) -> Result<P, E>,
@@ -313,9 +313,9 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
 
     /// How far from the centre each unit was when the rule was last asked. It is computed from what was released, and
     /// so no secret.
-    pub fn suspicions(&self) -> impl Iterator<Item = Suspicion<P::Unit>> {
+    pub fn suspicions(&self) -> impl Iterator<Item = Deviation<P::Unit>> {
         let [gram, feature_sum] = &self.radii;
-        gram.iter().zip(feature_sum).enumerate().map(|(row, (&gram, &feature_sum))| Suspicion {
+        gram.iter().zip(feature_sum).enumerate().map(|(row, (&gram, &feature_sum))| Deviation {
             unit: self.privatise.unit(row, &self.enrolled),
             gram,
             feature_sum,

@@ -10,13 +10,13 @@ mod schedule;
 mod setting;
 mod streams;
 
-pub use admission::{Admission, Fault, Level, SettingError, pack_symmetric};
-pub use controller::{Closed, Controller, Counts, Faults, Suspicion};
-pub use rule::{Estimate, OfMeans, Parameters, Rule, Separate};
+pub use admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
+pub use controller::{Closed, Controller, Counts, Deviation, Faults};
+pub use rule::{Estimate, GroupedRule, ModelParameters, PaperRule, Rule};
 pub(crate) use schedule::kappa;
 pub use schedule::{
-    Alone, Calibrated, Evidence, Inexact, Number, Problem, Schedule, Solution, StreamNoise, Theorem, beta_theorem_1,
-    beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
+    Calibrated, Evidence, Inexact, Number, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem,
+    beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
-pub use setting::{Episodes, MAX_WINDOW, Setting, SetupError};
+pub use setting::{ControllerConfig, Episodes, MAX_WINDOW, SetupError};
 pub use streams::{AgentId, NoPrivacy, Privatise, Streams};

@@ -28,7 +28,7 @@ impl<R: Rule + ?Sized> Rule for Box<R> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
     /// θ_k, Λ_k and β_k; none if a device could not use them, as when a rule that is not robust met huge messages.
-    pub parameters: Option<Parameters>,
+    pub parameters: Option<ModelParameters>,
     /// λ_k as the schedule gave it.
     pub lambda: f64,
     /// How many eigenvalues of Λ_k had to be raised.
@@ -41,13 +41,13 @@ pub struct Estimate {
 
 /// θ_k, Λ_k and β_k as a device takes them: [`Agent::begin`](fedbandit_core::Agent::begin) refuses none for its values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parameters {
+pub struct ModelParameters {
     theta: Vec<f32>,
     design: Vec<f32>,
     beta: f32,
 }
 
-impl Parameters {
+impl ModelParameters {
     /// Rounds to f32; none if a value is out of a device's range or Λ not safely positive definite
     /// ([`symmetric::is_usable`]).
     pub fn new(theta: &DVector<f64>, design: &DMatrix<f64>, beta: f64) -> Option<Self> {
@@ -93,30 +93,30 @@ fn in_range(value: f64) -> Option<f32> {
 /// N₀λ_k/2·I). A Λ_k that a device could not factorise is therefore repaired by raising its eigenvalues to λ_k/2, or
 /// further if f32 needs it ([`symmetric::raise_eigenvalues`]). [`Estimate::raised`] tells.
 #[derive(Clone, Debug)]
-pub struct Separate<A, S> {
+pub struct PaperRule<A, S> {
     gram: A,
     feature_sum: A,
     schedule: S,
 }
 
-impl<A: Aggregator, S: Schedule> Separate<A, S> {
+impl<A: Aggregator, S: Schedule> PaperRule<A, S> {
     /// An oracle for the V̂_i, one for the v̂_i, and the schedule.
     pub fn new(gram: A, feature_sum: A, schedule: S) -> Self {
         Self { gram, feature_sum, schedule }
     }
 
-    fn solve(&self, evidence: &Evidence<'_>, lambda: f64) -> Option<(Parameters, usize)> {
+    fn solve(&self, evidence: &Evidence<'_>, lambda: f64) -> Option<(ModelParameters, usize)> {
         let dimension = evidence.feature_sum.len();
         let lambda = Some(lambda).filter(|lambda| *lambda > 0.0)?;
         let design = symmetric::shifted(&symmetric::matrix(evidence.gram, dimension), lambda);
         let (design, raised) = symmetric::raise_eigenvalues(design, lambda / 2.0)?;
         let theta = design.clone().cholesky()?.solve(&DVector::from_column_slice(evidence.feature_sum));
         let beta = self.schedule.beta(evidence, &Solution { lambda, design: &design, theta: &theta });
-        Some((Parameters::new(&theta, &design, beta)?, raised))
+        Some((ModelParameters::new(&theta, &design, beta)?, raised))
     }
 }
 
-impl<A: Aggregator, S: Schedule> Rule for Separate<A, S> {
+impl<A: Aggregator, S: Schedule> Rule for PaperRule<A, S> {
     fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
         let gram = self.gram.aggregate(&streams.gram)?;
         let feature_sum = self.feature_sum.aggregate(&streams.feature_sum)?;
@@ -127,17 +127,17 @@ impl<A: Aggregator, S: Schedule> Rule for Separate<A, S> {
     }
 }
 
-/// A rule on the means of groups of agents: with [`Separate`] and the geometric median, the oracle of
+/// A rule on the means of groups of agents: with [`PaperRule`] and the geometric median, the oracle of
 /// Byzantine-UCB-DP-MoM. Its schedule sees the groups, not the agents.
 #[derive(Clone, Debug)]
-pub struct OfMeans<R> {
+pub struct GroupedRule<R> {
     /// Drawn before the first message.
     pub groups: Groups,
     /// What is done with the means.
     pub rule: R,
 }
 
-impl<R: Rule> Rule for OfMeans<R> {
+impl<R: Rule> Rule for GroupedRule<R> {
     fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
         let gram = self.groups.means(&streams.gram)?;
         let feature_sum = self.groups.means(&streams.feature_sum)?;

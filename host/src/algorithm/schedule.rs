@@ -305,7 +305,7 @@ fn residual_spread(evidence: &Evidence<'_>, theta: &[f64]) -> f64 {
 /// The width of who learns alone (Abbasi-Yadkori, Pál and Szepesvári 2011, Theorem 2, with ‖x‖ ≤ 1):
 /// λ = 1 and β = R√(d·ln((1 + n)/δ)) + S after n steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Alone {
+pub struct SoloSchedule {
     /// R.
     pub noise: f64,
     /// S ≥ ‖θ*‖₂.
@@ -316,7 +316,7 @@ pub struct Alone {
     pub episodes: Episodes,
 }
 
-impl Schedule for Alone {
+impl Schedule for SoloSchedule {
     fn lambda(&self, _: &Evidence<'_>) -> f64 {
         1.0
     }

@@ -5,11 +5,11 @@ use thiserror::Error;
 
 use crate::aggregate::{AggregateError, ShapeError};
 use crate::algorithm::AgentId;
-use crate::algorithm::{Admission, Level, SettingError};
+use crate::algorithm::{Admission, AdmissionError, Level};
 
 /// What a run agrees on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
+pub struct ControllerConfig {
     /// D, from 1 to 255.
     pub dimension: u8,
     /// K and the L_k.
@@ -23,14 +23,14 @@ pub struct Setting {
     pub window: u32,
 }
 
-impl Setting {
+impl ControllerConfig {
     /// The checks of an episode.
-    pub(crate) fn admission(&self, episode: u32, private: bool) -> Result<Admission, SettingError> {
+    pub(crate) fn admission(&self, episode: u32, private: bool) -> Result<Admission, AdmissionError> {
         Admission::new(self.level, self.dimension.into(), self.episodes.length(episode), self.reward_bound, private)
     }
 
     /// The checks by [how often lengths have doubled](Episodes::doublings).
-    pub(crate) fn admissions(&self, private: bool) -> Result<Vec<Admission>, SettingError> {
+    pub(crate) fn admissions(&self, private: bool) -> Result<Vec<Admission>, AdmissionError> {
         let starts = self.episodes.starts;
         (starts..=starts + DOUBLINGS).map(|episode| self.admission(episode, private)).collect()
     }
@@ -64,7 +64,7 @@ impl Episodes {
     ///
     /// # Errors
     /// Not 1 ≤ L_1 ≤ L ≤ [`MAX_EPISODE_LEN`].
-    pub fn new(horizon: u32, first: u32, longest: u32) -> Result<Self, SettingError> {
+    pub fn new(horizon: u32, first: u32, longest: u32) -> Result<Self, AdmissionError> {
         Self::with_starts(horizon, first, 1, longest)
     }
 
@@ -72,12 +72,12 @@ impl Episodes {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn with_starts(horizon: u32, first: u32, starts: u32, longest: u32) -> Result<Self, SettingError> {
+    pub fn with_starts(horizon: u32, first: u32, starts: u32, longest: u32) -> Result<Self, AdmissionError> {
         if !(1..=MAX_EPISODE_LEN).contains(&longest) {
-            return Err(SettingError::EpisodeLen(longest));
+            return Err(AdmissionError::EpisodeLen(longest));
         }
         if !(1..=longest).contains(&first) {
-            return Err(SettingError::EpisodeLen(first));
+            return Err(AdmissionError::EpisodeLen(first));
         }
         let mut episodes = Self { first, starts: starts.clamp(1, MAX_EPISODE_LEN), longest, count: 0 };
         let mut left = horizon;
@@ -128,7 +128,7 @@ pub enum SetupError {
     Window(u32),
     /// Nothing that admission could check by.
     #[error(transparent)]
-    Setting(#[from] SettingError),
+    Admission(#[from] AdmissionError),
     /// The dimension is 0.
     #[error(transparent)]
     Shape(#[from] ShapeError),

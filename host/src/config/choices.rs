@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::names::named;
+use super::ConfigError;
+use crate::names::{named, serde_as_text};
 use crate::privacy::calibration::Budget;
 
 /// How the controller makes one of many, by name.
@@ -56,18 +57,19 @@ impl AggregatorName {
         self.is_oracle() || self == Self::Solo
     }
 
-    /// Whether it can do with what was said of rewards that are not simulated.
+    /// Checks that the noise of real rewards was declared, if the rule depends on it.
     ///
     /// # Errors
-    /// It must know their noise, and nothing was said.
-    pub(crate) fn check_noise(self, given: bool) -> Result<(), String> {
-        if given || !self.is_whitened() {
+    /// The rule needs the noise level, and it was not declared.
+    pub(crate) fn require_noise(self, declared: bool) -> Result<(), ConfigError> {
+        if declared || !self.is_whitened() {
             return Ok(());
         }
-        Err(format!(
-            "{self} must know the noise of rewards, and would be wrong about who lies if it guessed: \
-             rewards = \"gaussian:R\" for R-sub-Gaussian noise, or \"bounded\" if they are in [-1, 1]"
-        ))
+        let reason = format!(
+            "{self} needs the noise level of rewards; set rewards = \"gaussian:R\" for R-sub-Gaussian noise, \
+             or \"bounded\" if they are within [-1, 1]"
+        );
+        Err(ConfigError::new("rewards", reason))
     }
 
     /// Whether it compares residuals with their noise, so that R must be known.
@@ -125,6 +127,8 @@ named!(ScheduleName, "schedule", Calibrated = "calibrated", Theorem = "theorem")
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Privacy(pub Budget);
 
+serde_as_text!(Privacy);
+
 impl fmt::Display for Privacy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},{}", self.0.mu(), self.0.nu())
@@ -137,7 +141,8 @@ impl FromStr for Privacy {
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers =
             text.split_once(',').and_then(|(mu, nu)| Some((mu.trim().parse().ok()?, nu.trim().parse().ok()?)));
-        let (mu, nu) = numbers.ok_or_else(|| format!("privacy is MU,NU, as 4,1e-6, not '{text}'"))?;
+        let (mu, nu) =
+            numbers.ok_or_else(|| format!("invalid privacy budget '{text}'; expected MU,NU (e.g. 4,1e-6)"))?;
         Budget::new(mu, nu).map(Self).map_err(|error| error.to_string())
     }
 }
@@ -170,6 +175,8 @@ impl RewardKind {
     }
 }
 
+serde_as_text!(RewardKind);
+
 impl fmt::Display for RewardKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -188,7 +195,7 @@ impl FromStr for RewardKind {
             Some(Some(noise)) => Ok(Self::Gaussian(noise)),
             None if text == "bounded" => Ok(Self::Bounded),
             _ => Err(format!(
-                "rewards are gaussian:R with a noise level R from 0 to {MAX_REWARD:e}, or bounded, not '{text}'"
+                "invalid rewards '{text}'; expected gaussian:R with a noise level R from 0 to {MAX_REWARD:e}, or bounded"
             )),
         }
     }

@@ -1,126 +1,57 @@
-//! How agents learn together, whether they are simulated or real: what is said of it, by keys, and what comes of that.
+//! The configuration model.
+//!
+//! A [`RunConfig`] describes a run. [`SimulationConfig`](crate::simulation::SimulationConfig) adds the simulated world, and
+//! [`ServiceConfig`](crate::service::config::ServiceConfig) adds addresses and deadlines. All of them are sets of [`Key`]s,
+//! read by [`Configure`]: a flag overrides an environment variable, which overrides a TOML file, which overrides the default.
 
-mod check;
 mod choices;
-pub mod keys;
-pub mod names;
-mod rules;
+pub(crate) mod keys;
+mod resolve;
+mod run;
+mod validate;
 
+use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::algorithm::SetupError;
-use crate::algorithm::{Level, SettingError};
-use crate::privacy::calibration::{Mechanism, NoiseBound};
+use crate::algorithm::{AdmissionError, SetupError};
 pub(crate) use choices::MAX_REWARD;
 pub use choices::{AggregatorName, Privacy, RewardKind, ScheduleName};
-use names::{optional_text, text};
-pub(crate) use rules::Rules;
+pub use keys::{Configure, Key, parse_toml};
+pub(crate) use resolve::ResolvedRun;
+pub use run::RunConfig;
 
-/// How N agents of dimension d learn together. Read from a file, what is not there has its default.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Learning {
-    /// N.
-    pub agents: usize,
-    /// d.
-    pub dim: usize,
-    /// T.
-    pub steps: u32,
-    /// L. The default is 64, or the theorem's own.
-    pub episode_len: Option<u32>,
-    /// L_1: episodes grow as L_1, 2L_1, 4L_1, … up to L. The default is 4, but L with privacy or by a theorem.
-    pub first_episode: Option<u32>,
-    /// s: so many episodes have length L_1 before lengths grow. The default is 1, and 2d for whitened rules.
-    pub first_episodes: Option<u32>,
-    /// What rewards are.
-    #[serde(with = "text")]
-    pub rewards: RewardKind,
-    /// The bound S on ‖θ*‖₂ that widths use; simulated, it is ‖θ*‖₂.
-    pub theta_norm: f64,
-    /// How the controller aggregates.
-    #[serde(with = "text")]
-    pub aggregator: AggregatorName,
-    /// The corruption that widths, groups and trimming are designed for. The default is 0.3, and 0.25 for
-    /// `median-of-means`.
-    pub design_corruption: Option<f64>,
-    /// How much of a message is checked. The default is `strict`, and `drop` for whitened rules on single agents without
-    /// privacy.
-    #[serde(with = "optional_text")]
-    pub admission: Option<Level>,
-    /// Where λ_k and β_k come from.
-    #[serde(with = "text")]
-    pub schedule: ScheduleName,
-    /// (μ, ν), if releases are private.
-    #[serde(with = "optional_text")]
-    pub privacy: Option<Privacy>,
-    /// How private noise is made.
-    #[serde(with = "text")]
-    pub mechanism: Mechanism,
-    /// Which bound on the noise schedules use. The default is `exact`, and `paper` for a theorem.
-    #[serde(with = "optional_text")]
-    pub noise_bound: Option<NoiseBound>,
-    /// δ of the theorems and of bounds on noise.
-    pub delta: f64,
-    /// σ of the theorems. The default is 1, and in a simulation 0 where all agents have the same decision sets.
-    pub sigma: Option<f64>,
-}
-
-impl Default for Learning {
-    fn default() -> Self {
-        Self {
-            agents: 100,
-            dim: 8,
-            steps: 4096,
-            episode_len: None,
-            first_episode: None,
-            first_episodes: None,
-            rewards: RewardKind::Gaussian(0.5),
-            theta_norm: 1.0,
-            aggregator: AggregatorName::GeometricMedian,
-            design_corruption: None,
-            admission: None,
-            schedule: ScheduleName::Calibrated,
-            privacy: None,
-            mechanism: Mechanism::Tree,
-            noise_bound: None,
-            delta: 0.1,
-            sigma: None,
-        }
-    }
-}
-
-impl Learning {
-    /// σ, where nothing is known of decision sets.
-    pub(crate) const SIGMA: f64 = 1.0;
-
-    /// What comes of this, with the σ that holds unless another one is said.
-    pub(crate) fn rules(&self, sigma: f64) -> Rules {
-        Rules { learning: *self, sigma: self.sigma.unwrap_or(sigma) }
-    }
-
-    /// With another value of one key, as a file or an option gives it.
-    ///
-    /// # Errors
-    /// There is no such key, or the value is not of its kind.
-    pub fn with(&self, key: &str, value: serde_json::Value) -> Result<Self, String> {
-        keys::with(self, key, value)
-    }
-}
-
-/// What makes no sense in a configuration.
+/// Error returned for an invalid configuration: the key, the reason and, if known, the place in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{key}: {reason}")]
 pub struct ConfigError {
-    key: &'static str,
+    key: Cow<'static, str>,
     reason: String,
+    place: Option<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [self.place.as_deref().unwrap_or_default(), &self.key, &self.reason];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        f.write_str(&parts.join(": "))
+    }
 }
 
 impl ConfigError {
-    pub(crate) fn new(key: &'static str, reason: impl fmt::Display) -> Self {
-        Self { key, reason: reason.to_string() }
+    pub(crate) fn new(key: &str, reason: impl fmt::Display) -> Self {
+        Self { key: Cow::Owned(key.to_owned()), reason: reason.to_string(), place: None }
+    }
+
+    /// Creates an error about a file as a whole.
+    pub fn in_file(file: &Path, reason: impl fmt::Display) -> Self {
+        Self { place: Some(file.display().to_string()), ..Self::new("", reason) }
+    }
+
+    /// Adds the file and the line of the key.
+    pub(crate) fn at(self, file: &Path, line: usize) -> Self {
+        Self { place: Some(format!("{}:{line}", file.display())), ..self }
     }
 }
 
@@ -129,10 +60,10 @@ impl From<SetupError> for ConfigError {
         let key = match error {
             SetupError::EnrolledTwice(_) => "agents",
             SetupError::Window(_) => "window",
-            SetupError::Setting(SettingError::EpisodeLen(_)) => "episode-len",
-            SetupError::Setting(SettingError::RewardBound(_)) => "rewards",
-            SetupError::Setting(SettingError::PrivacyNeedsBoundedRewards) => "privacy",
-            SetupError::Setting(SettingError::PrivacyCannotDrop) => "admission",
+            SetupError::Admission(AdmissionError::EpisodeLen(_)) => "episode-len",
+            SetupError::Admission(AdmissionError::RewardBound(_)) => "rewards",
+            SetupError::Admission(AdmissionError::PrivacyNeedsBoundedRewards) => "privacy",
+            SetupError::Admission(AdmissionError::PrivacyCannotDrop) => "admission",
             SetupError::Shape(_) => "dim",
             SetupError::Rule(_) => "aggregator",
             SetupError::FirstModel => "schedule",

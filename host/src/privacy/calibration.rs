@@ -9,7 +9,7 @@ use fedbandit_core::{packed_len, rounding};
 use thiserror::Error;
 
 use crate::algorithm::Level;
-use crate::config::names::named;
+use crate::names::named;
 
 /// (μ, ν): what an observer can learn of one message. No event's probability changes by more than a factor e^μ and ν
 /// on top (the paper's definition of federated differential privacy; elsewhere these are ε and δ).

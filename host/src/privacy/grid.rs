@@ -9,8 +9,8 @@ use thiserror::Error;
 use super::blt::ROUNDING;
 use super::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, NoiseNorms, sensitivity, truncated};
 use super::gaussian::DiscreteGaussian;
-use crate::algorithm::{Admission, Level, SettingError};
-use crate::algorithm::{Episodes, Setting};
+use crate::algorithm::{Admission, AdmissionError, Level};
+use crate::algorithm::{ControllerConfig, Episodes};
 use crate::math::symmetric;
 use fedbandit_core::{packed_len, rounding};
 
@@ -57,7 +57,7 @@ pub enum PlanError {
     Dimension,
     /// Nothing that admission could check by, or rewards without a bound.
     #[error(transparent)]
-    Setting(#[from] SettingError),
+    Admission(#[from] AdmissionError),
     /// Rounding alone would need more noise than can be sampled: the budget is tiny for so many coordinates.
     #[error("the budget is too small for so many episodes and coordinates")]
     TooMuchNoise,
@@ -81,8 +81,8 @@ impl Plan {
     ///
     /// # Errors
     /// See [`PlanError`].
-    pub fn new(setting: &Setting, budget: Budget, mechanism: Mechanism, run: u64) -> Result<Self, PlanError> {
-        let Setting { level, episodes, reward_bound, .. } = *setting;
+    pub fn new(setting: &ControllerConfig, budget: Budget, mechanism: Mechanism, run: u64) -> Result<Self, PlanError> {
+        let ControllerConfig { level, episodes, reward_bound, .. } = *setting;
         let dimension = usize::from(setting.dimension);
         let length = episodes.length(u32::MAX);
         if dimension == 0 {

@@ -31,11 +31,11 @@ use fedbandit_core::packed_len;
 /// use fedbandit::algorithm::Controller;
 /// use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound};
 /// use fedbandit::privacy::{Plan, Private, RunKey};
-/// use fedbandit::algorithm::Separate;
-/// use fedbandit::algorithm::{Episodes, Setting};
+/// use fedbandit::algorithm::PaperRule;
+/// use fedbandit::algorithm::{Episodes, ControllerConfig};
 /// use fedbandit::algorithm::AgentId;
 ///
-/// let setting = Setting {
+/// let setting = ControllerConfig {
 ///     dimension: 1,
 ///     episodes: Episodes::new(256, 64, 64)?,
 ///     level: Level::Strict,
@@ -48,7 +48,7 @@ use fedbandit_core::packed_len;
 /// // λ_k from how large the noise of episode k can be, for three agents.
 /// let (bounds, fleet) = (plan.clone(), plan.fleet(3, 1, 0.05));
 /// let lambda = move |k| 64.0 + 2.0 * bounds.noise_norms(NoiseBound::Exact, &fleet, k).frobenius;
-/// let rule = Separate::new(median.clone(), median, move |k| (lambda(k), 0.5));
+/// let rule = PaperRule::new(median.clone(), median, move |k| (lambda(k), 0.5));
 /// let mut controller =
 ///     Controller::new(setting, [1, 2, 3].map(AgentId), rule, |agents, _| Private::agents(plan, key, agents))?;
 /// controller.receive(AgentId(1), 1, [64.0], [32.0]).unwrap();

@@ -10,14 +10,14 @@ use super::key::{Node, Scripted};
 use super::{Plan, Private, Seed};
 use crate::aggregate::Groups;
 use crate::algorithm::Level;
-use crate::algorithm::{Episodes, Setting};
+use crate::algorithm::{ControllerConfig, Episodes};
 use crate::algorithm::{Privatise, Streams};
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];
 
 fn plan(dimension: u8, episodes: u32, mechanism: Mechanism) -> Plan {
     let episodes = Episodes::new(64 * episodes, 64, 64).unwrap();
-    let setting = Setting { dimension, episodes, level: Level::Paper, reward_bound: Some(1.0), window: 0 };
+    let setting = ControllerConfig { dimension, episodes, level: Level::Paper, reward_bound: Some(1.0), window: 0 };
     Plan::new(&setting, Budget::new(1.0, 1e-6).unwrap(), mechanism, 1).unwrap()
 }
 

@@ -15,7 +15,7 @@ use nalgebra::{DMatrix, DVector};
 
 use crate::aggregate::{Aggregate, AggregateError, Tolerance, certify};
 use crate::algorithm::Streams;
-use crate::algorithm::{Estimate, Parameters, Rule};
+use crate::algorithm::{Estimate, ModelParameters, Rule};
 use crate::algorithm::{StreamNoise, kappa};
 use crate::math::symmetric;
 use filter::{Cloud, Residuals};
@@ -151,7 +151,7 @@ impl Whitened {
         streams: &Streams,
         metric: &Metric,
         apart: f64,
-    ) -> Result<Option<(DVector<f64>, Parameters, usize)>, AggregateError> {
+    ) -> Result<Option<(DVector<f64>, ModelParameters, usize)>, AggregateError> {
         let alike = apart <= ALIKE;
         let solution = self.solve(streams, metric, alike)?;
         // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that, and for what few have explored.
@@ -172,7 +172,7 @@ impl Whitened {
             let back = back * metric.design.l_dirty().lower_triangle().transpose();
             let design = symmetrised(back.tr_mul(&(width.cholesky()?.inverse() * &back)));
             let (design, raised) = symmetric::raise_eigenvalues(design, 0.0)?;
-            Some((theta.clone(), Parameters::new(&theta, &design, 1.0)?, raised))
+            Some((theta.clone(), ModelParameters::new(&theta, &design, 1.0)?, raised))
         };
         Ok(usable())
     }

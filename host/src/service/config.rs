@@ -1,104 +1,132 @@
-//! The configuration of a service.
+//! Settings of a service.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::algorithm::MAX_WINDOW;
-use crate::config::Learning;
-use crate::config::keys::{self, line, table};
-use crate::simulation::WORLD;
+use serde_json::Value;
 
-/// What a configuration file says.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// The run's directory, as seen from the file.
-    pub dir: PathBuf,
-    /// Where devices connect by TCP.
-    pub listen: SocketAddr,
-    /// Where the status is.
-    pub http: SocketAddr,
-    /// Seconds that an episode may last.
-    pub deadline: u32,
-    /// Episodes for which a late summary is taken.
-    pub window: u32,
-    /// The keys about transports beside TCP, as they are.
-    pub transports: toml::Table,
-    /// How to learn.
-    pub learning: Learning,
+use crate::algorithm::MAX_WINDOW;
+use crate::config::keys::{configuration, unknown_key};
+use crate::config::{ConfigError, Configure, Key, RunConfig};
+use crate::simulation::SimulationConfig;
+
+configuration! {
+    /// Addresses and time limits of a service.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Endpoints {
+        /// Directory of the run, as made by fedbandit enroll
+        dir: PathBuf = PathBuf::new(), "DIR";
+        /// Address for devices over TCP
+        listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 7700)), "ADDRESS";
+        /// Address of the status page, metrics and health checks
+        http: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 7780)), "ADDRESS";
+        /// Longest duration of an episode in seconds
+        deadline: u32 = 60, "SECONDS";
+        /// Number of episodes after its own for which a late summary is accepted
+        window: u32 = 4, "W";
+        /// Address for devices over TLS; needs certificate and key
+        tls: Option<SocketAddr> = None, "ADDRESS";
+        /// Certificate chain for TLS (PEM)
+        certificate: Option<PathBuf> = None, "FILE";
+        /// Private key for TLS (PEM)
+        key: Option<PathBuf> = None, "FILE";
+        /// MQTT broker: mqtt://HOST:PORT or mqtts://HOST:PORT, with USER:PASSWORD@ before HOST if needed
+        mqtt: Option<String> = None, "URL";
+        /// CA certificate (PEM) used to verify the broker with mqtts://
+        mqtt_ca: Option<PathBuf> = None, "FILE";
+        /// Serial ports and their speeds (e.g. /dev/ttyUSB0:115200)
+        serial: Vec<String> = Vec::new(), "PORTS";
+        /// Allow unencrypted device frames on MQTT or a non-loopback TCP address in a private run
+        allow_plain_frames: bool = false, "BOOL";
+    }
 }
 
-/// Keys about the service itself.
-const SERVED: [&str; 5] = ["dir", "listen", "http", "deadline", "window"];
-/// Keys of [`Learning`] that follow from who is enrolled.
-const ENROLLED: [&str; 2] = ["agents", "dim"];
-/// Keys about transports beside TCP.
-const TRANSPORTS: [&str; 6] = ["tls", "certificate", "key", "mqtt", "mqtt-ca", "serial"];
+/// Settings of a service: the run, and where and how it is served.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceConfig {
+    /// Settings of the run, except those that follow from the registry.
+    pub run: RunConfig,
+    /// Addresses and time limits.
+    pub endpoints: Endpoints,
+    /// True once the key `rewards` was set.
+    noise_declared: bool,
+}
 
-impl Settings {
-    /// Reads the text of a TOML file.
+/// Keys of [`RunConfig`] that follow from the registry.
+const FROM_REGISTRY: [&str; 2] = ["agents", "dim"];
+
+impl Configure for ServiceConfig {
+    fn keys() -> Vec<Key> {
+        let run = RunConfig::keys().into_iter().filter(|key| !FROM_REGISTRY.contains(&key.field));
+        Endpoints::keys().into_iter().chain(run).collect()
+    }
+
+    fn set(&mut self, key: &str, value: Value) -> Result<(), ConfigError> {
+        let is_one_of = |keys: &[Key]| keys.iter().any(|known| known.name() == key);
+        if FROM_REGISTRY.contains(&key) {
+            return Err(ConfigError::new(key, "follows from the enrolled devices; remove the key"));
+        }
+        if is_one_of(SimulationConfig::OWN_KEYS) {
+            return Err(ConfigError::new(key, "describes a simulated world; remove the key"));
+        }
+        if !is_one_of(&Self::keys()) {
+            return Err(unknown_key(key, &Self::keys()));
+        }
+        self.noise_declared |= key == "rewards";
+        if is_one_of(Endpoints::OWN_KEYS) { self.endpoints.set(key, value) } else { self.run.set(key, value) }
+    }
+
+    /// Text is a comma-separated list where the key takes a list.
+    fn set_text(&mut self, key: &str, text: &str) -> Result<(), ConfigError> {
+        match key {
+            "serial" => self.set(key, text.split(',').map(Value::from).collect()),
+            "allow-plain-frames" => self.set(key, text.parse().map_or_else(|_| text.into(), Value::Bool)),
+            _ => self.set(key, crate::config::keys::number_or_text(text)),
+        }
+    }
+}
+
+impl ServiceConfig {
+    /// Reads a TOML file; paths in it are relative to the file.
     ///
     /// # Errors
-    /// It makes no sense; the reason names the file.
-    pub fn read(file: &Path, text: &str) -> Result<Self, String> {
-        let mut table = table(file, text)?;
-        let invalid = |key: &str, reason: &str| format!("{}: {key}: {reason}", file.display());
-        let transports = TRANSPORTS.iter().filter_map(|key| Some(((*key).to_owned(), table.remove(*key)?))).collect();
-        let [dir, listen, http, deadline, window] = SERVED.map(|key| table.remove(key));
-        let address = |key: &str, value: Option<toml::Value>, default: &str| {
-            let text = value.as_ref().map_or(Some(default), |value| value.as_str());
-            let address = text.and_then(|text| text.parse::<SocketAddr>().ok());
-            address.ok_or_else(|| invalid(key, "an address and a port, as 127.0.0.1:7700"))
-        };
-        let number = |key: &str, value: Option<toml::Value>, default: i64| {
-            let number = value.as_ref().map_or(Some(default), |value| value.as_integer());
-            number.and_then(|number| u32::try_from(number).ok()).ok_or_else(|| invalid(key, "a whole number"))
-        };
-        let dir = dir.as_ref().and_then(|dir| dir.as_str());
-        let dir = dir.ok_or_else(|| invalid("dir", "the run's directory is missing"))?.into();
-        let deadline = number("deadline", deadline, 60)?;
-        if deadline == 0 {
-            return Err(invalid("deadline", "at least one second"));
-        }
-        let window = number("window", window, 4)?;
-        if window > MAX_WINDOW {
-            return Err(invalid("window", &format!("must be from 0 to {MAX_WINDOW}")));
-        }
-        let mut learning = Learning::default();
-        for (key, value) in &table {
-            let invalid = |reason: &str| format!("{}:{}: {reason}", file.display(), line(text, key));
-            if !learned().contains(key) {
-                return Err(invalid(&not_learned(key)));
-            }
-            if value.is_array() {
-                return Err(invalid(&format!("{key}: a service has one, not a list")));
-            }
-            let value = serde_json::to_value(value).unwrap_or_default();
-            learning = learning.with(key, value).map_err(|reason| invalid(&reason))?;
-        }
-        let said = learning.aggregator.check_noise(table.contains_key("rewards"));
-        said.map_err(|reason| format!("{}: {reason}", file.display()))?;
-        Ok(Self {
-            dir,
-            listen: address("listen", listen, "127.0.0.1:7700")?,
-            http: address("http", http, "127.0.0.1:7780")?,
-            deadline,
-            window,
-            transports,
-            learning,
-        })
+    /// The file is not TOML, a key is unknown or a value is invalid; the error names the file and the line.
+    pub fn read(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        config.set_toml(file, text)?;
+        let base = file.parent().unwrap_or(Path::new(""));
+        let Endpoints { dir, certificate, key, mqtt_ca, .. } = &mut config.endpoints;
+        let paths = [Some(dir), certificate.as_mut(), key.as_mut(), mqtt_ca.as_mut()];
+        paths
+            .into_iter()
+            .flatten()
+            .filter(|path| !path.as_os_str().is_empty())
+            .for_each(|path| *path = base.join(&path));
+        Ok(config)
     }
-}
 
-/// The keys about how to learn.
-fn learned() -> Vec<String> {
-    keys::of(&Learning::default()).into_iter().filter(|key| !ENROLLED.contains(&key.as_str())).collect()
-}
-
-/// Why a key is none of those about how to learn.
-fn not_learned(key: &str) -> String {
-    if ENROLLED.contains(&key) || WORLD.contains(&key) {
-        return format!("{key}: it is about a simulated world, or follows from who is enrolled");
+    /// Validates what does not depend on the registry.
+    ///
+    /// # Errors
+    /// The first invalid value, by its key.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let Endpoints { dir, deadline, window, tls, certificate, key, mqtt, mqtt_ca, .. } = &self.endpoints;
+        let fail = |key: &str, reason: &str| Err(ConfigError::new(key, reason));
+        if dir.as_os_str().is_empty() {
+            return fail("dir", "missing; set it to the run's directory");
+        }
+        if *deadline == 0 {
+            return fail("deadline", "must be at least 1 second");
+        }
+        if *window > MAX_WINDOW {
+            return fail("window", &format!("must be from 0 to {MAX_WINDOW}, not {window}"));
+        }
+        if [tls.is_some(), certificate.is_some(), key.is_some()].windows(2).any(|pair| pair[0] != pair[1]) {
+            return fail("tls", "tls, certificate and key must be set together");
+        }
+        if mqtt.is_none() && mqtt_ca.is_some() {
+            return fail("mqtt-ca", "needs mqtt, the broker that it verifies");
+        }
+        self.run.aggregator.require_noise(self.noise_declared)
     }
-    let served = SERVED.into_iter().chain(TRANSPORTS).collect::<Vec<_>>().join(", ");
-    format!("no key is called {key}; there are {served}, {}", learned().join(", "))
 }

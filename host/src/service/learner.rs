@@ -7,13 +7,13 @@ use super::status::Suspect;
 use crate::aggregate::AggregateError;
 use crate::algorithm::Fault;
 use crate::algorithm::{AgentId, NoPrivacy, Streams};
-use crate::algorithm::{Closed, Controller, Counts, Suspicion};
+use crate::algorithm::{Closed, Controller, Counts, Deviation};
 use crate::algorithm::{Estimate, Rule};
 use crate::privacy::{Private, RunKey};
 
 /// A controller with or without privacy.
 #[expect(clippy::large_enum_variant, reason = "there is one of them")]
-pub enum Learner {
+pub enum AnyController {
     /// Streams are no secret.
     Plain(Controller<NoPrivacy, Box<dyn Rule + Send>>),
     /// Streams are private.
@@ -24,13 +24,13 @@ pub enum Learner {
 macro_rules! either {
     ($learner:expr, $controller:ident => $call:expr) => {
         match $learner {
-            Learner::Plain($controller) => $call,
-            Learner::Private($controller) => $call,
+            AnyController::Plain($controller) => $call,
+            AnyController::Private($controller) => $call,
         }
     };
 }
 
-impl Learner {
+impl AnyController {
     pub(super) fn model(&self) -> Option<Model<'_>> {
         either!(self, controller => controller.model())
     }
@@ -76,7 +76,7 @@ impl Learner {
     /// The devices that are farthest from the centre, the farthest first; none where streams are private.
     pub(super) fn suspicious(&self, most: usize) -> Vec<Suspect> {
         let Self::Plain(controller) = self else { return Vec::new() };
-        let suspect = |suspicion: Suspicion<AgentId>| Suspect {
+        let suspect = |suspicion: Deviation<AgentId>| Suspect {
             agent: suspicion.unit.0,
             // What is infinitely many median radii away is shown as very many.
             distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),

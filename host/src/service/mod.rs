@@ -1,6 +1,6 @@
 //! The controller as a service that devices talk to.
 //!
-//! [`Service`] is a state machine around a [`Learner`], which is a [`controller`](crate::controller): it knows the devices' keys, answers their
+//! [`Service`] is a state machine around a [`AnyController`], which is a [`controller`](crate::controller): it knows the devices' keys, answers their
 //! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file,
 //! [`observed`] watched;
 //! [`config`] reads a configuration, [`setup`] makes a service of it and a store, [`worker`] gives it a clock and transports: [`tcp`], and
@@ -18,6 +18,6 @@ pub mod store;
 pub mod transport;
 pub mod worker;
 
-pub use learner::Learner;
+pub use learner::AnyController;
 pub use state_machine::{About, Batch, Dropped, End, Link, Outgoing, RestoreError, Restoring, Service, Start};
 pub use status::{Promise, Quality, Received, Status, Suspect};

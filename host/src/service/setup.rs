@@ -7,14 +7,14 @@ use thiserror::Error;
 
 use super::event::Event;
 use super::identity::Master;
-use super::learner::Learner;
+use super::learner::AnyController;
 use super::state_machine::{About, End, RestoreError, Restoring, Service, Start};
 use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::algorithm::Controller;
-use crate::algorithm::Setting;
+use crate::algorithm::ControllerConfig;
 use crate::algorithm::{AgentId, NoPrivacy};
-use crate::config::{ConfigError, Learning, Rules};
+use crate::config::{ConfigError, ResolvedRun, RunConfig};
 use crate::privacy::{Private, RunKey};
 
 /// Who is enrolled: what `enroll` and `revoke` write, and what a service reads.
@@ -112,16 +112,16 @@ pub struct Terms {
     /// W.
     pub window: u32,
     /// How it learns.
-    pub config: Learning,
+    pub config: RunConfig,
 }
 
 impl Terms {
-    fn new(learning: &Learning, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
+    fn new(run: &RunConfig, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
         let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
         let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
-        let config = Learning { agents: agents.len(), dim: registry.dimension.into(), ..*learning };
+        let config = RunConfig { agents: agents.len(), dim: registry.dimension.into(), ..*run };
         let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config };
-        terms.rules().check()?;
+        terms.resolve().validate()?;
         if config.aggregator.is_simulated() {
             let advice = "is for simulations alone; geometric-median is a rule for real devices";
             return Err(ConfigError::new("aggregator", format!("{} {advice}", config.aggregator)));
@@ -129,8 +129,8 @@ impl Terms {
         Ok(terms)
     }
 
-    fn rules(&self) -> Rules {
-        self.config.rules(Learning::SIGMA)
+    fn resolve(&self) -> ResolvedRun {
+        self.config.resolve(RunConfig::SIGMA)
     }
 
     /// The terms of a store.
@@ -158,7 +158,7 @@ impl Terms {
         let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(&self.to_bytes()).as_bytes();
         Ok(About {
             config_hash: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
-            episodes: self.rules().setting()?.episodes.count(),
+            episodes: self.resolve().controller_config()?.episodes.count(),
             privacy: self.config.privacy.map(|privacy| (privacy.0, self.config.mechanism)),
         })
     }
@@ -191,8 +191,8 @@ impl Terms {
 ///
 /// # Errors
 /// See [`StartError`].
-pub fn check(learning: &Learning, registry: &Registry, window: u32) -> Result<(), StartError> {
-    learner(&Terms::new(learning, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
+pub fn check(run: &RunConfig, registry: &Registry, window: u32) -> Result<(), StartError> {
+    learner(&Terms::new(run, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
 }
 
 /// Starts a service on a store, or goes on where it was.
@@ -201,13 +201,13 @@ pub fn check(learning: &Learning, registry: &Registry, window: u32) -> Result<()
 /// See [`StartError`].
 pub fn start(
     store: &mut dyn Store,
-    learning: &Learning,
+    run: &RunConfig,
     registry: &Registry,
     master: &Master,
     timing: Timing,
     now: u64,
 ) -> Result<Service, StartError> {
-    let terms = Terms::new(learning, registry, timing.window)?;
+    let terms = Terms::new(run, registry, timing.window)?;
     let is_new = !agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
     // Only now it is sure that the run can start; terms hold for good.
@@ -294,20 +294,20 @@ fn agree(store: &dyn Store, terms: &Terms) -> Result<bool, StartError> {
     }
 }
 
-fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<Learner, StartError> {
-    let (rules, seed) = (terms.rules(), u64::from(terms.run));
-    let setting = Setting { window: terms.window, ..rules.setting()? };
+fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<AnyController, StartError> {
+    let (rules, seed) = (terms.resolve(), u64::from(terms.run));
+    let setting = ControllerConfig { window: terms.window, ..rules.controller_config()? };
     let enrolled = terms.agents.iter().copied().map(AgentId);
     let Some(plan) = rules.plan(seed)? else {
         let controller = Controller::new(setting, enrolled, rules.rule(seed)?, NoPrivacy::new);
-        return Ok(Learner::Plain(controller.map_err(ConfigError::from)?));
+        return Ok(AnyController::Plain(controller.map_err(ConfigError::from)?));
     };
     let (groups, key) = (rules.groups(seed)?, key()?);
     let controller = Controller::new(setting, enrolled, rules.rule_on_units()?, |agents, _| match &groups {
         Some(groups) => Private::groups(plan, key, agents, groups),
         None => Private::agents(plan, key, agents),
     });
-    Ok(Learner::Private(controller.map_err(ConfigError::from)?))
+    Ok(AnyController::Private(controller.map_err(ConfigError::from)?))
 }
 
 /// The key of a private run's noise: drawn once, and stored before it is used.

@@ -10,7 +10,7 @@ use fedbandit_core::wire::{
 use serde::Serialize;
 
 use super::event::{Event, Release, Summary};
-use super::learner::Learner;
+use super::learner::AnyController;
 use super::status::{Promise, Quality, Received, Status, Suspect};
 use crate::aggregate::{AggregateError, lower_median};
 use crate::algorithm::AgentId;
@@ -101,7 +101,7 @@ impl End {
 pub struct Service {
     run: u32,
     dimension: usize,
-    learner: Learner,
+    learner: AnyController,
     devices: BTreeMap<AgentId, Device>,
     /// For all sealed frames until the next start.
     nonces: Nonces,
@@ -220,7 +220,7 @@ impl Service {
     /// A run before any of its events. The devices, with whether they are revoked, are those that the learner was made for.
     pub fn restore(
         start: Start,
-        learner: Learner,
+        learner: AnyController,
         devices: impl IntoIterator<Item = (AgentId, End, bool)>,
     ) -> Restoring {
         let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
@@ -523,7 +523,7 @@ impl Service {
     }
 
     /// The learner, to look at.
-    pub fn learner(&self) -> &Learner {
+    pub fn learner(&self) -> &AnyController {
         &self.learner
     }
 

@@ -63,12 +63,12 @@ pub enum ServeError {
 
 /// The way from transports to the service.
 #[derive(Clone)]
-pub struct Door {
+pub struct WorkerHandle {
     sender: mpsc::Sender<Inbound>,
     links: Arc<AtomicU64>,
 }
 
-/// Starts the worker. It ends when the store or the rule fails, or with the last door. `observe` is shown the status
+/// Starts the worker. It ends when the store or the rule fails, or with the last handle. `observe` is shown the status
 /// several times a second.
 ///
 /// # Panics
@@ -77,13 +77,13 @@ pub fn start(
     service: Service,
     store: Box<dyn Store + Send>,
     observe: impl FnMut(Status) + Send + 'static,
-) -> (Door, JoinHandle<Result<(), ServeError>>) {
+) -> (WorkerHandle, JoinHandle<Result<(), ServeError>>) {
     let waiting = if planted::is(Bug::UnboundedQueue) { WAITING << 10 } else { WAITING };
     let (sender, receiver) = mpsc::channel(waiting);
     let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, observe));
     let ticks = sender.downgrade();
     tokio::spawn(async move {
-        // Who tells the time is no door.
+        // Who tells the time is no handle.
         while let Some(sender) = ticks.upgrade() {
             if sender.send(Inbound::Tick).await.is_err() {
                 return;
@@ -92,10 +92,10 @@ pub fn start(
             tokio::time::sleep(TICK).await;
         }
     });
-    (Door { sender, links: Arc::default() }, worker)
+    (WorkerHandle { sender, links: Arc::default() }, worker)
 }
 
-impl Door {
+impl WorkerHandle {
     /// A device's identity is revoked.
     pub async fn revoke(&self, agent: u32) {
         let _ = self.sender.send(Inbound::Revoked(agent)).await;
@@ -174,7 +174,7 @@ fn work(
                 Inbound::Tick => {}
             }
         }
-        settle(&mut service, &mut *store, now)?;
+        commit_and_tick(&mut service, &mut *store, now)?;
         receipts.drain(..).for_each(|receipt: Receipt| receipt());
         while let Some(outgoing) = service.poll() {
             if let Some(link) = links.get(&outgoing.link) {
@@ -193,7 +193,7 @@ fn work(
 ///
 /// # Errors
 /// The store's and the rule's.
-pub fn settle(service: &mut Service, store: &mut dyn Store, now: u64) -> Result<(), ServeError> {
+pub fn commit_and_tick(service: &mut Service, store: &mut dyn Store, now: u64) -> Result<(), ServeError> {
     commit(service, store)?;
     service.tick(now)?;
     Ok(commit(service, store)?)
@@ -225,7 +225,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
-    use crate::config::Learning;
+    use crate::config::RunConfig;
     use crate::service::identity::Master;
     use crate::service::setup::{self, Enrolled, Registry, Timing};
     use crate::service::store::Memory;
@@ -261,25 +261,25 @@ mod tests {
         let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
         let master = Master::from_bytes(&[1; 32]).unwrap();
         let timing = Timing { time_limit: 1_000, window: 0, unix_seconds: 0 };
-        setup::start(&mut Memory::default(), &Learning::default(), &registry, &master, timing, 0).unwrap()
+        setup::start(&mut Memory::default(), &RunConfig::default(), &registry, &master, timing, 0).unwrap()
     }
 
-    /// The worker ends with the last door, however often it was told the time.
+    /// The worker ends with the last handle, however often it was told the time.
     #[test]
     fn the_last_door_ends_the_worker() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
         let (shown, is_shown) = channel();
         let observe = move |status| drop(shown.send(status));
-        let (door, worker) = runtime.block_on(async { start(service(), Box::<Memory>::default(), observe) });
-        let other = door.clone();
-        drop(door);
+        let (handle, worker) = runtime.block_on(async { start(service(), Box::<Memory>::default(), observe) });
+        let other = handle.clone();
+        drop(handle);
         // Twice: it goes on, a tick after the other.
         (0..2).for_each(|_| drop(is_shown.recv().unwrap()));
         drop(other);
         let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), worker).await });
         // One that goes on must not be waited for.
         runtime.shutdown_background();
-        assert!(ended.expect("no door is left").unwrap().is_ok());
+        assert!(ended.expect("no handle is left").unwrap().is_ok());
     }
 
     /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.
@@ -287,10 +287,11 @@ mod tests {
     fn a_slow_store_holds_up_links_and_fills_no_memory() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
         let ((entered, has_entered), (go, let_go)) = (channel(), channel());
-        let (door, worker) = runtime.block_on(async { start(service(), Box::new(Stuck { entered, let_go }), |_| {}) });
+        let (handle, worker) =
+            runtime.block_on(async { start(service(), Box::new(Stuck { entered, let_go }), |_| {}) });
         // The first release is on its way into the store.
         has_entered.recv().unwrap();
-        let frame = || door.sender.try_send(Inbound::Frame(Link(0), Vec::new(), None));
+        let frame = || handle.sender.try_send(Inbound::Frame(Link(0), Vec::new(), None));
         let waiting = (0..2 * WAITING).take_while(|_| frame().is_ok()).count();
         assert!(waiting <= WAITING, "{waiting} frames wait");
         drop((go, has_entered));

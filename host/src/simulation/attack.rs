@@ -7,9 +7,9 @@ use fedbandit_core::packed_len;
 use nalgebra::{DMatrix, DVector};
 
 use super::fleet::Summaries;
-use crate::config::names::named;
 use crate::math::normal;
 use crate::math::symmetric;
+use crate::names::named;
 
 impl Attack {
     /// Whether it tries messages out on the rule.

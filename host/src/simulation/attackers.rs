@@ -6,12 +6,12 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
 use super::attack::{Attack, Knowledge, Message};
-use super::config::Config;
+use super::config::SimulationConfig;
 use super::fleet::{Conduct, Fleet};
 use super::optimal::{Board, Pull};
 use crate::algorithm::Controller;
+use crate::algorithm::ControllerConfig;
 use crate::algorithm::Rule;
-use crate::algorithm::Setting;
 use crate::algorithm::{AgentId, Privatise, Streams};
 use crate::config::{AggregatorName, ConfigError};
 use crate::math::rng::{Use, generator};
@@ -19,7 +19,7 @@ use crate::math::rng::{Use, generator};
 /// All agents of a run, as the attackers see them.
 pub(super) struct Attackers {
     attack: Attack,
-    setting: Setting,
+    setting: ControllerConfig,
     theta: Vec<f64>,
     corrupted: Vec<bool>,
     honest: Vec<usize>,
@@ -50,19 +50,19 @@ struct Shadow {
 
 impl Attackers {
     pub(super) fn new(
-        config: &Config,
+        config: &SimulationConfig,
         seed: u64,
-        setting: Setting,
+        setting: ControllerConfig,
         theta: &[f64],
         corrupted: &[bool],
     ) -> Result<Self, ConfigError> {
         let attack = config.attack;
-        let any = corrupted.contains(&true) && config.learning.aggregator != AggregatorName::Solo;
+        let any = corrupted.contains(&true) && config.run.aggregator != AggregatorName::Solo;
         let shadow = if any && attack.tries() {
-            let sums = Streams::zeros(corrupted.len(), config.learning.dim);
+            let sums = Streams::zeros(corrupted.len(), config.run.dim);
             let sums = sums.map_err(|error| ConfigError::new("dim", error))?;
-            let (own, noise) = (sums.clone(), config.learning.rewards.noise());
-            Some(Shadow { sums, rule: config.rules().rule(seed)?, own, noise, last: None })
+            let (own, noise) = (sums.clone(), config.run.rewards.noise());
+            Some(Shadow { sums, rule: config.resolve().rule(seed)?, own, noise, last: None })
         } else {
             None
         };
@@ -109,7 +109,7 @@ impl Attackers {
         if self.honest.len() == self.corrupted.len() {
             return;
         }
-        let Setting { episodes, reward_bound, .. } = self.setting;
+        let ControllerConfig { episodes, reward_bound, .. } = self.setting;
         let corrupted = self.corrupted.len() - self.honest.len();
         let limits = (episodes.length(episode), reward_bound);
         let knowledge = Knowledge::new(limits, &self.theta, &self.honest, corrupted, fleet.summaries(), &self.explored);
@@ -207,14 +207,14 @@ impl Attackers {
 /// What coming close to a wrong choice is worth to an attacker, against making it.
 const TEMPTATION: f64 = 0.05;
 
-fn admits(setting: &Setting, episode: u32, message: &Message) -> bool {
+fn admits(setting: &ControllerConfig, episode: u32, message: &Message) -> bool {
     let admission = setting.admission(episode, false);
     admission.is_ok_and(|admission| admission.check(&message.gram, &message.feature_sum).is_ok())
 }
 
 /// An episode, as those see it who try messages out.
 struct Round<'a> {
-    setting: &'a Setting,
+    setting: &'a ControllerConfig,
     episode: u32,
     conduct: &'a [Conduct],
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
-use super::config::Config;
+use super::config::SimulationConfig;
 use super::outcome::Outcome;
 use super::replay::Logs;
-use super::run::run;
+use super::run::simulate;
 use crate::config::ConfigError;
 
 /// A run to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// What is simulated.
-    pub config: Config,
+    pub config: SimulationConfig,
     /// The run's seed.
     pub seed: u64,
 }
@@ -30,12 +30,12 @@ impl Job {
     }
 
     fn is_oracle(&self) -> bool {
-        self.config.learning.aggregator.is_oracle()
+        self.config.run.aggregator.is_oracle()
     }
 
     fn agent_steps(&self) -> u64 {
         let absent = if self.is_oracle() { self.config.corrupted() } else { 0 };
-        (self.config.learning.agents - absent) as u64 * u64::from(self.config.learning.steps)
+        (self.config.run.agents - absent) as u64 * u64::from(self.config.run.steps)
     }
 }
 
@@ -65,16 +65,16 @@ pub fn run_all(
     progress: &(dyn Fn(u64) + Sync),
     finished: &(dyn Fn(usize, &Outcome) + Sync),
 ) -> Result<Vec<Outcome>, ConfigError> {
-    jobs.iter().try_for_each(|job| job.config.check())?;
+    jobs.iter().try_for_each(|job| job.config.validate())?;
     let groups: Vec<Vec<usize>> = by_oracle(jobs).into_values().collect();
     let outcomes = groups.par_iter().map(|group| {
         let oracle = jobs[group[0]].oracle();
-        let yardstick = run(&oracle.config, logs, oracle.seed, progress)?;
+        let yardstick = simulate(&oracle.config, logs, oracle.seed, progress)?;
         let one = |index: &usize| {
             let job = &jobs[*index];
             let mut outcome = match job.is_oracle() {
                 true => Outcome { attack: job.config.attack.to_string(), ..yardstick.clone() },
-                false => run(&job.config, logs, job.seed, progress)?,
+                false => simulate(&job.config, logs, job.seed, progress)?,
             };
             outcome.regret_oracle = Some(yardstick.regret);
             finished(*index, &outcome);

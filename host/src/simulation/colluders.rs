@@ -4,18 +4,18 @@ use fedbandit_core::Model;
 
 use super::attack::{Attack, Message};
 use super::attackers::Attackers;
-use super::config::Config;
+use super::config::SimulationConfig;
 use super::environment::World;
 use super::fleet::{Fleet, Models, Stretch, fleet};
 use super::replay::Logs;
-use crate::algorithm::Setting;
+use crate::algorithm::ControllerConfig;
 use crate::config::ConfigError;
 
 /// Corrupted agents of a real run. Of the honest ones they know no messages. All agents live in a simulation of
 /// theirs, with the real θ* and the models that the real controller sends, and what the attackers of this simulation
 /// send, they send.
 pub struct Colluders {
-    setting: Setting,
+    setting: ControllerConfig,
     fleet: Box<dyn Fleet>,
     attackers: Attackers,
     honest: usize,
@@ -29,15 +29,15 @@ impl Colluders {
     ///
     /// # Errors
     /// The configuration makes no sense, replays a log, or has an attack that the wire cannot carry.
-    pub fn new(config: &Config, honest: usize, seed: u64) -> Result<Self, ConfigError> {
-        config.check()?;
+    pub fn new(config: &SimulationConfig, honest: usize, seed: u64) -> Result<Self, ConfigError> {
+        config.validate()?;
         if config.attack == Attack::Asymmetric {
             return Err(ConfigError::new("attack", "frames have one triangle of U: it cannot be asymmetric"));
         }
-        let (world, setting) = (World::new(config, &Logs::new(), seed)?, config.rules().setting()?);
-        let corrupted: Vec<bool> = (0..config.learning.agents).map(|agent| agent >= honest).collect();
+        let (world, setting) = (World::new(config, &Logs::new(), seed)?, config.resolve().controller_config()?);
+        let corrupted: Vec<bool> = (0..config.run.agents).map(|agent| agent >= honest).collect();
         let attackers = Attackers::new(config, seed, setting, &world.theta, &corrupted)?;
-        let numbers: Vec<usize> = (1..=config.learning.agents).collect();
+        let numbers: Vec<usize> = (1..=config.run.agents).collect();
         Ok(Self { setting, fleet: fleet(world, &numbers, seed, setting.rewards()), attackers, honest })
     }
 
@@ -62,15 +62,15 @@ mod tests {
     use fedbandit_core::{Rewards, Values, packed_len};
 
     use super::*;
-    use crate::config::Learning;
+    use crate::config::RunConfig;
 
     const D: usize = 2;
     const HONEST: usize = 3;
 
     fn colluders(attack: Attack) -> Result<Colluders, ConfigError> {
-        let learning = Learning { agents: 5, dim: D, steps: 64, ..Learning::default() };
-        let learning = Learning { episode_len: Some(8), first_episode: Some(8), ..learning };
-        Colluders::new(&Config { learning, attack, ..Config::default() }, HONEST, 1)
+        let run = RunConfig { agents: 5, dim: D, steps: 64, ..RunConfig::default() };
+        let run = RunConfig { episode_len: Some(8), first_episode: Some(8), ..run };
+        Colluders::new(&SimulationConfig { run, attack, ..SimulationConfig::default() }, HONEST, 1)
     }
 
     /// What is sent in eight episodes, by episode and colluder.

@@ -10,11 +10,11 @@ use nalgebra::{DMatrix, DVector, SymmetricEigen};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 
-use super::config::Config;
+use super::config::SimulationConfig;
 use super::replay::{Log, Logs};
-use crate::config::names::UnknownName;
 use crate::config::{ConfigError, RewardKind};
 use crate::math::rng::{Use, below, generator, uniform};
+use crate::names::{UnknownName, serde_as_text};
 
 /// How decision sets are drawn.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -50,6 +50,8 @@ impl fmt::Display for Environment {
         }
     }
 }
+
+serde_as_text!(Environment);
 
 impl FromStr for Environment {
     type Err = UnknownName;
@@ -103,7 +105,7 @@ impl World {
     ///
     /// # Errors
     /// The log that is to be replayed is not among `logs`, or of another dimension.
-    pub(crate) fn new(config: &Config, logs: &Logs, seed: u64) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: &SimulationConfig, logs: &Logs, seed: u64) -> Result<Self, ConfigError> {
         let log = match &config.environment {
             Environment::Replay(file) => {
                 let unread = || ConfigError::new("environment", format!("{} was not read", file.display()));
@@ -111,21 +113,19 @@ impl World {
             }
             _ => None,
         };
-        if let Some(log) = log.filter(|log| log.dimension() != config.learning.dim) {
-            let reason = format!("the log has {} columns x_j, not {}", log.dimension(), config.learning.dim);
+        if let Some(log) = log.filter(|log| log.dimension() != config.run.dim) {
+            let reason = format!("the log has {} columns x_j, not {}", log.dimension(), config.run.dim);
             return Err(ConfigError::new("dim", reason));
         }
         let mut rng = generator(seed, Use::World, 0);
-        let direction =
-            DVector::<f64>::from_fn(config.learning.dim, |_, _| StandardNormal.sample(&mut rng)).normalize();
-        let theta =
-            log.map_or_else(|| direction * config.learning.theta_norm, |log| least_squares(log)).as_slice().to_vec();
+        let direction = DVector::<f64>::from_fn(config.run.dim, |_, _| StandardNormal.sample(&mut rng)).normalize();
+        let theta = log.map_or_else(|| direction * config.run.theta_norm, |log| least_squares(log)).as_slice().to_vec();
         Ok(Self {
             theta,
             environment: config.environment.clone(),
-            rewards: config.learning.rewards,
+            rewards: config.run.rewards,
             arms: config.arms,
-            horizon: config.learning.steps,
+            horizon: config.run.steps,
             seed,
             log: log.cloned(),
         })
@@ -231,14 +231,14 @@ fn least_squares(log: &Log) -> DVector<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Learning;
+    use crate::config::RunConfig;
 
     const DRAWS: usize = 20_000;
     const AGENT: u64 = 2;
 
     fn world(environment: Environment, arms: usize) -> World {
-        let learning = Learning { dim: 4, steps: 100, rewards: RewardKind::Bounded, ..Learning::default() };
-        let config = Config { learning, arms, environment, ..Config::default() };
+        let run = RunConfig { dim: 4, steps: 100, rewards: RewardKind::Bounded, ..RunConfig::default() };
+        let config = SimulationConfig { run, arms, environment, ..SimulationConfig::default() };
         World::new(&config, &Logs::new(), 9).unwrap()
     }
 

@@ -1,39 +1,79 @@
-//! What is simulated, as files and options say it.
+//! Simulations repeated over aggregators and seeds, and grids of them.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::batch::Job;
-use super::config::Config;
+use super::config::SimulationConfig;
 use super::environment::Environment;
-use crate::config::keys::{line, table};
-use crate::config::{AggregatorName, Learning};
+use crate::config::keys::parse_value;
+use crate::config::{AggregatorName, ConfigError, Configure, Key, RunConfig, parse_toml};
 
-/// What is simulated: a configuration, and what it is repeated for.
+/// A simulation that is repeated for each of several aggregators and seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experiment {
-    /// The configuration, apart from its aggregator.
-    pub config: Config,
-    /// How the controller aggregates, one after the other. Unless said, by those that a result is best compared with.
+    /// The configuration, except its aggregator.
+    pub config: SimulationConfig,
+    /// Aggregators to compare. By default the oracle, the geometric median, the mean and, without privacy, solo.
     pub aggregators: Option<Vec<AggregatorName>>,
-    /// What the runs are repeated for.
+    /// Random seeds, one run each.
     pub seeds: Vec<u64>,
-    /// Whether rewards were spoken of. What is simulated has a noise of its own; what is not has one that must be told.
-    noise_given: bool,
+    /// True once the key `rewards` was set. The noise of a log's rewards must be declared.
+    noise_declared: bool,
 }
 
 impl Default for Experiment {
     fn default() -> Self {
-        Self { config: Config::default(), aggregators: None, seeds: vec![1, 2, 3], noise_given: false }
+        Self { config: SimulationConfig::default(), aggregators: None, seeds: vec![1, 2, 3], noise_declared: false }
     }
 }
 
+impl Configure for Experiment {
+    fn keys() -> Vec<Key> {
+        let seeds =
+            Key::new("seeds", "LIST", "Random seeds, one run each (e.g. 1,2,3) [default: 1,2,3]", || Value::Null);
+        SimulationConfig::keys().into_iter().chain([seeds]).collect()
+    }
+
+    fn set(&mut self, key: &str, value: Value) -> Result<(), ConfigError> {
+        match key {
+            "seeds" => self.seeds = list(key, value)?,
+            "aggregator" => self.aggregators = Some(list(key, value)?),
+            _ => self.config.set(key, value)?,
+        }
+        self.noise_declared |= key == "rewards";
+        Ok(())
+    }
+
+    /// Text is a comma-separated list where the key takes a list.
+    fn set_text(&mut self, key: &str, text: &str) -> Result<(), ConfigError> {
+        match key {
+            "seeds" | "aggregator" => self.set(key, text.split(',').map(list_item).collect()),
+            _ => self.config.set_text(key, text).map(|()| self.noise_declared |= key == "rewards"),
+        }
+    }
+}
+
+fn list_item(text: &str) -> Value {
+    text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
+}
+
+/// Parses a value or a list of values.
+fn list<T: serde::de::DeserializeOwned>(key: &str, value: Value) -> Result<Vec<T>, ConfigError> {
+    let values = match value {
+        Value::Array(values) if values.is_empty() => return Err(ConfigError::new(key, "the list is empty")),
+        Value::Array(values) => values,
+        value => vec![value],
+    };
+    values.into_iter().map(|value| parse_value(key, value)).collect()
+}
+
 impl Experiment {
-    /// All keys, as a file can have them.
-    pub fn keys(&self) -> Value {
+    /// Returns all keys and values, as a file can have them.
+    pub fn to_json(&self) -> Value {
         let mut keys = json!(self.config);
-        keys["aggregator"] = self.aggregators().iter().map(ToString::to_string).collect();
+        keys["aggregator"] = json!(self.aggregators());
         keys["seeds"] = json!(self.seeds);
         keys
     }
@@ -41,78 +81,74 @@ impl Experiment {
     fn aggregators(&self) -> Vec<AggregatorName> {
         let compared =
             [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
-        // Who learns alone sends nothing that could be made private.
+        // A device that learns alone sends nothing that could be made private.
         let fits =
-            |aggregator: &AggregatorName| *aggregator != AggregatorName::Solo || self.config.learning.privacy.is_none();
+            |aggregator: &AggregatorName| *aggregator != AggregatorName::Solo || self.config.run.privacy.is_none();
         self.aggregators.clone().unwrap_or_else(|| compared.into_iter().filter(fits).collect())
     }
 
-    /// A job for each aggregator and seed.
+    /// Returns a job for each aggregator and seed.
     ///
     /// # Errors
-    /// The rewards of a log have a noise that an aggregator must know, and it was not said.
-    pub fn jobs(&self) -> Result<Vec<Job>, String> {
+    /// A configuration is invalid, or the noise of a log's rewards is not declared although an aggregator needs it.
+    pub fn jobs(&self) -> Result<Vec<Job>, ConfigError> {
         let aggregators = self.aggregators();
         if matches!(self.config.environment, Environment::Replay(_)) {
-            aggregators.iter().try_for_each(|aggregator| aggregator.check_noise(self.noise_given))?;
+            aggregators.iter().try_for_each(|aggregator| aggregator.require_noise(self.noise_declared))?;
         }
         let config = |aggregator: &AggregatorName| {
-            let learning = Learning { aggregator: *aggregator, ..self.config.learning };
-            Config { learning, ..self.config.clone() }
+            let run = RunConfig { aggregator: *aggregator, ..self.config.run };
+            SimulationConfig { run, ..self.config.clone() }
         };
         let pairs = aggregators.iter().flat_map(|aggregator| self.seeds.iter().map(move |seed| (aggregator, seed)));
-        Ok(pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect())
+        let jobs: Vec<Job> = pairs.map(|(aggregator, seed)| Job { config: config(aggregator), seed: *seed }).collect();
+        jobs.iter().try_for_each(|job| job.config.validate())?;
+        Ok(jobs)
     }
 
-    /// With another value of one key.
+    /// Returns all runs of a grid file, each once: keys of an experiment, and `[[grid]]` tables with lists of values for them.
     ///
     /// # Errors
-    /// There is no such key, or the value is not of its kind.
-    pub fn set(&mut self, key: &str, value: Value) -> Result<(), String> {
-        match key {
-            "seeds" => self.seeds = list(value, "seeds", |seed| seed.as_u64().ok_or("a seed is a whole number"))?,
-            "aggregator" => {
-                let name =
-                    |value: &Value| value.as_str().unwrap_or_default().parse().map_err(|error| format!("{error}"));
-                self.aggregators = Some(list(value, "aggregator", name)?);
+    /// The file is not TOML, a key is unknown or a value is invalid; the error names the file.
+    pub fn grid(file: &Path, text: &str) -> Result<Vec<Job>, ConfigError> {
+        let mut table = parse_toml(file, text)?;
+        let grids: Option<Vec<toml::Table>> = match table.remove("grid") {
+            None => Some(vec![toml::Table::new()]),
+            Some(toml::Value::Array(grids)) => grids.into_iter().map(|grid| grid.as_table().cloned()).collect(),
+            Some(_) => None,
+        };
+        let grids = grids.ok_or_else(|| ConfigError::in_file(file, "grid: expected tables [[grid]]"))?;
+        let mut base = Self::default();
+        base.set_table(file, text, &table)?;
+        let mut jobs: Vec<Job> = Vec::new();
+        for grid in &grids {
+            for cell in base.cells(file, text, grid)? {
+                for job in cell.jobs().map_err(|error| ConfigError::in_file(file, error))? {
+                    if !jobs.contains(&job) {
+                        jobs.push(job);
+                    }
+                }
             }
-            _ => self.config = self.config.with(key, value)?,
         }
-        self.noise_given |= key == "rewards";
-        Ok(())
+        Ok(jobs)
     }
 
-    /// Puts the keys of a TOML file over what is there.
-    ///
-    /// # Errors
-    /// The file makes no sense; the reason names it and the line.
-    pub fn read(&mut self, file: &Path, text: &str) -> Result<(), String> {
-        for (key, value) in table(file, text)? {
-            self.set_from(file, text, &key, &value)?;
+    /// Returns one experiment for each combination of a grid's values.
+    fn cells(&self, file: &Path, text: &str, grid: &toml::Table) -> Result<Vec<Self>, ConfigError> {
+        let mut cells = vec![self.clone()];
+        for (key, values) in grid {
+            let values = match values {
+                // These two are lists in a single experiment as well.
+                toml::Value::Array(values) if key != "aggregator" && key != "seeds" => values.clone(),
+                values => vec![values.clone()],
+            };
+            let with = |cell: &Self, value: &toml::Value| {
+                let mut cell = cell.clone();
+                cell.set_table(file, text, &toml::Table::from_iter([(key.clone(), value.clone())])).map(|()| cell)
+            };
+            let pairs = cells.iter().flat_map(|cell| values.iter().map(move |value| with(cell, value)));
+            cells = pairs.collect::<Result<_, _>>()?;
         }
-        self.config.check().map_err(|error| format!("{}: {error}", file.display()))
+        Ok(cells)
     }
-
-    /// [`set`](Self::set) for a key of a TOML file.
-    ///
-    /// # Errors
-    /// As [`set`](Self::set); the reason names the file and the line.
-    pub fn set_from(&mut self, file: &Path, text: &str, key: &str, value: &toml::Value) -> Result<(), String> {
-        let value = serde_json::to_value(value).unwrap_or_default();
-        self.set(key, value).map_err(|reason| format!("{}:{}: {reason}", file.display(), line(text, key)))
-    }
-}
-
-/// A value or a list of them.
-fn list<T, E: std::fmt::Display>(
-    value: Value,
-    key: &str,
-    parse: impl Fn(&Value) -> Result<T, E>,
-) -> Result<Vec<T>, String> {
-    let values = match value {
-        Value::Array(values) if values.is_empty() => return Err(format!("{key}: the list is empty")),
-        Value::Array(values) => values,
-        value => vec![value],
-    };
-    values.iter().map(|value| parse(value).map_err(|error| format!("{key}: {error}"))).collect()
 }

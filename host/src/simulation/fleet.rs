@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::environment::{Scene, World};
 use super::selection::{DecisionSets, select_all};
-use crate::algorithm::Parameters;
+use crate::algorithm::ModelParameters;
 use crate::math::rng::{Use, generator};
 
 /// Virtual devices of one dimension.
@@ -40,7 +40,7 @@ pub(super) enum Models<'a> {
     /// The controller's broadcast.
     Broadcast(Model<'a>),
     /// Everybody's own.
-    Own(&'a [Parameters]),
+    Own(&'a [ModelParameters]),
 }
 
 /// Which steps are played.

@@ -1,15 +1,15 @@
 //! Many virtual devices, each running the agent of the firmware, under attack.
 //!
-//! A [`Config`] and a seed determine a [`run`]: θ* and who is corrupted, every decision set and every reward. They are the
+//! A [`SimulationConfig`] and a seed determine a [`run`]: θ* and who is corrupted, every decision set and every reward. They are the
 //! same for all aggregators, so that regrets can be compared draw by draw.
 //!
 //! ```
-//! use fedbandit::config::Learning;
-//! use fedbandit::simulation::{Config, Logs, run};
+//! use fedbandit::config::RunConfig;
+//! use fedbandit::simulation::{SimulationConfig, Logs, simulate};
 //!
-//! let learning = Learning { agents: 20, dim: 4, steps: 256, ..Learning::default() };
-//! let config = Config { learning, ..Config::default() };
-//! let outcome = run(&config, &Logs::new(), 7, &|_| {})?;
+//! let run = RunConfig { agents: 20, dim: 4, steps: 256, ..RunConfig::default() };
+//! let config = SimulationConfig { run, ..SimulationConfig::default() };
+//! let outcome = simulate(&config, &Logs::new(), 7, &|_| {})?;
 //! assert!(outcome.total < 0.5, "three in ten collude, and yet it learns");
 //! # Ok::<(), fedbandit::config::ConfigError>(())
 //! ```
@@ -25,6 +25,7 @@ mod fleet;
 mod optimal;
 mod outcome;
 mod replay;
+pub mod report;
 mod run;
 mod selection;
 #[cfg(feature = "service")]
@@ -33,9 +34,7 @@ mod virtual_device;
 pub use attack::Attack;
 pub use batch::{Job, agent_steps, run_all};
 pub use colluders::{Colluders, Lie};
-pub use config::Config;
-#[cfg(feature = "service")]
-pub(crate) use config::WORLD;
+pub use config::SimulationConfig;
 pub use environment::Environment;
 #[cfg(feature = "service")]
 pub(crate) use environment::{Scene, World};
@@ -45,7 +44,7 @@ pub use fleet::DIMENSIONS;
 pub(crate) use fleet::for_dimensions;
 pub use outcome::{Outcome, TRACE, Trace};
 pub use replay::{Log, LogError, Logs};
-pub use run::{run, run_rule};
+pub use run::{simulate, simulate_rule};
 pub use selection::{DecisionSets, select_all};
 #[cfg(feature = "service")]
-pub use virtual_device::{Edge, LONE_ATTACKS, Life, edge};
+pub use virtual_device::{LONE_ATTACKS, Life, VirtualDevice, edge};

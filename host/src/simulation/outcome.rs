@@ -23,7 +23,7 @@ pub struct Outcome {
     pub regret: f64,
     /// The same for choices that are uniformly random, on the same decision sets.
     pub regret_random: f64,
-    /// The same for [`Config::oracle`](super::Config::oracle), on the same draws.
+    /// The same for [`SimulationConfig::oracle`](super::Config::oracle), on the same draws.
     pub regret_oracle: Option<f64>,
     /// `regret` without the first episode.
     pub after_first_episode: f64,

@@ -7,15 +7,15 @@ use rand_pcg::rand_core::Rng;
 
 use super::attack::Message;
 use super::attackers::Attackers;
-use super::config::Config;
+use super::config::SimulationConfig;
 use super::environment::World;
 use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
 use super::outcome::{Outcome, TRACE, Trace};
 use super::replay::Logs;
 use crate::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
 use crate::algorithm::{Controller, Counts};
-use crate::algorithm::{Estimate, Parameters, Rule};
-use crate::algorithm::{Setting, SetupError};
+use crate::algorithm::{ControllerConfig, SetupError};
+use crate::algorithm::{Estimate, ModelParameters, Rule};
 use crate::config::{AggregatorName, ConfigError};
 use crate::math::rng::{Use, generator};
 use crate::math::symmetric;
@@ -27,10 +27,15 @@ use crate::privacy::{Private, Seed};
 ///
 /// # Errors
 /// The configuration makes no sense.
-pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, ConfigError> {
-    config.check()?;
+pub fn simulate(
+    config: &SimulationConfig,
+    logs: &Logs,
+    seed: u64,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Outcome, ConfigError> {
+    config.validate()?;
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
-    let counts = match config.learning.aggregator {
+    let counts = match config.run.aggregator {
         AggregatorName::Solo => simulation.alone()?,
         _ => simulation.together()?,
     };
@@ -43,18 +48,18 @@ pub fn run(config: &Config, logs: &Logs, seed: u64, progress: &(dyn Fn(u64) + Sy
 ///
 /// # Errors
 /// The configuration makes no sense, wants privacy, or is of `solo`, which has no controller.
-pub fn run_rule(
-    config: &Config,
+pub fn simulate_rule(
+    config: &SimulationConfig,
     logs: &Logs,
     seed: u64,
     rule: &dyn Fn() -> Box<dyn Rule + Send>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Outcome, ConfigError> {
-    config.check()?;
-    if config.learning.privacy.is_some() {
+    config.validate()?;
+    if config.run.privacy.is_some() {
         return Err(ConfigError::new("privacy", "a rule of your own is for streams without noise"));
     }
-    if config.learning.aggregator == AggregatorName::Solo {
+    if config.run.aggregator == AggregatorName::Solo {
         return Err(ConfigError::new("aggregator", "solo sends nothing that a rule of your own could take in"));
     }
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
@@ -64,10 +69,10 @@ pub fn run_rule(
 }
 
 struct Simulation<'a> {
-    config: &'a Config,
+    config: &'a SimulationConfig,
     seed: u64,
     progress: &'a (dyn Fn(u64) + Sync),
-    setting: Setting,
+    setting: ControllerConfig,
     theta: DVector<f64>,
     knows_theta: bool,
     fleet: Box<dyn Fleet>,
@@ -87,18 +92,17 @@ struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     fn new(
-        config: &'a Config,
+        config: &'a SimulationConfig,
         logs: &Logs,
         seed: u64,
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Result<Self, ConfigError> {
         let world = World::new(config, logs, seed)?;
-        let setting = config.rules().setting()?;
+        let setting = config.resolve().controller_config()?;
         // The oracle's devices are the honest ones, with the draws that they have in every other run.
         let corrupted = corrupted(config, seed);
-        let oracle = config.learning.aggregator.is_oracle();
-        let devices: Vec<usize> =
-            (0..config.learning.agents).filter(|device| !(oracle && corrupted[*device])).collect();
+        let oracle = config.run.aggregator.is_oracle();
+        let devices: Vec<usize> = (0..config.run.agents).filter(|device| !(oracle && corrupted[*device])).collect();
         Ok(Self {
             config,
             seed,
@@ -128,7 +132,7 @@ impl<'a> Simulation<'a> {
     /// The agents and their controller.
     fn together(&mut self) -> Result<Counts, ConfigError> {
         let attackers = self.attackers()?;
-        let rules = self.config.rules();
+        let rules = self.config.resolve();
         let Some(plan) = rules.plan(self.seed)? else {
             return self.with_controller(rules.rule(self.seed)?, attackers, NoPrivacy::new);
         };
@@ -163,13 +167,13 @@ impl<'a> Simulation<'a> {
 
     /// Every agent by itself, with its own sums.
     fn alone(&mut self) -> Result<Counts, ConfigError> {
-        let mut rule = self.config.rules().rule_on_units()?;
-        let d = self.config.learning.dim;
+        let mut rule = self.config.resolve().rule_on_units()?;
+        let d = self.config.run.dim;
         let sums = (0..self.corrupted.len()).map(|_| Streams::zeros(1, d)).collect::<Result<Vec<_>, _>>();
         let mut sums = sums.map_err(SetupError::from)?;
         let mut attackers = self.attackers()?;
         let mut counts = Counts::default();
-        let mut own: Vec<Parameters> = Vec::new();
+        let mut own: Vec<ModelParameters> = Vec::new();
         for episode in 1..=self.setting.episodes.count() {
             for (row, sums) in sums.iter().enumerate() {
                 let estimate = rule.estimate(sums, episode).map_err(SetupError::from)?;
@@ -195,7 +199,7 @@ impl<'a> Simulation<'a> {
         let before = self.setting.episodes.steps_before(episode);
         let start = u32::try_from(before).unwrap_or(u32::MAX);
         let episode_len = self.setting.episodes.length(episode);
-        let steps = episode_len.min(self.config.learning.steps.saturating_sub(start));
+        let steps = episode_len.min(self.config.run.steps.saturating_sub(start));
         let width_ratio = match &models {
             Models::Broadcast(model) if self.knows_theta => Some(self.width_ratio(model)),
             _ => None,
@@ -204,7 +208,7 @@ impl<'a> Simulation<'a> {
             Models::Broadcast(model) => Some(f64::from(model.beta)),
             Models::Own(..) => None,
         };
-        let late = self.config.learning.steps / 2;
+        let late = self.config.run.steps / 2;
         let played = self.fleet.play(models, conduct, Stretch { episode, episode_len, start, steps, late });
         self.cpu_seconds += played.cpu_seconds;
         for (tally, corrupted) in played.tallies.iter().zip(&self.corrupted) {
@@ -244,7 +248,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// The mean error of the honest agents' own models, and the largest ratio.
-    fn judge_own(&mut self, own: &[Parameters]) {
+    fn judge_own(&mut self, own: &[ModelParameters]) {
         let mut errors = Vec::new();
         let corrupted = self.corrupted.clone();
         for (parameters, _) in own.iter().zip(corrupted).filter(|(_, corrupted)| !corrupted) {
@@ -261,14 +265,14 @@ impl<'a> Simulation<'a> {
         let rejected = counts.faults.iter().filter_map(|(fault, count)| Some((name(fault)?, *count)));
         Outcome {
             seed: self.seed,
-            aggregator: config.learning.aggregator.to_string(),
+            aggregator: config.run.aggregator.to_string(),
             attack: config.attack.to_string(),
             corrupt: config.corrupt,
             environment: config.environment.to_string(),
-            privacy: config.learning.privacy.map(|privacy| privacy.to_string()),
+            privacy: config.run.privacy.map(|privacy| privacy.to_string()),
             regret: honest.regret,
             regret_random: honest.random,
-            regret_oracle: config.learning.aggregator.is_oracle().then_some(honest.regret),
+            regret_oracle: config.run.aggregator.is_oracle().then_some(honest.regret),
             after_first_episode: honest.regret - self.first_episode,
             total: honest.regret / honest.random,
             late: honest.late_regret / honest.late_random,
@@ -276,8 +280,8 @@ impl<'a> Simulation<'a> {
             attacked_total: (attacked.random > 0.0).then(|| attacked.regret / attacked.random),
             theta_error: self.knows_theta.then_some(self.theta_error),
             width_ratio_max: self.knows_theta.then_some(self.width_ratio_max),
-            bytes_up: self.messages * max_frame_len(config.learning.dim) as u64,
-            bytes_down: self.models * max_frame_len(config.learning.dim) as u64,
+            bytes_up: self.messages * max_frame_len(config.run.dim) as u64,
+            bytes_down: self.models * max_frame_len(config.run.dim) as u64,
             rejected: rejected.collect(),
             repairs: counts.repaired,
             agent_steps_per_cpu_second: self.agent_steps as f64 / self.cpu_seconds,
@@ -287,11 +291,11 @@ impl<'a> Simulation<'a> {
 }
 
 /// Who is corrupted: those with the least of a number that is drawn for each.
-fn corrupted(config: &Config, seed: u64) -> Vec<bool> {
+fn corrupted(config: &SimulationConfig, seed: u64) -> Vec<bool> {
     let mut rng = generator(seed, Use::World, 1);
-    let mut order: Vec<(u64, usize)> = (0..config.learning.agents).map(|device| (rng.next_u64(), device)).collect();
+    let mut order: Vec<(u64, usize)> = (0..config.run.agents).map(|device| (rng.next_u64(), device)).collect();
     order.sort_unstable();
-    let mut corrupted = vec![false; config.learning.agents];
+    let mut corrupted = vec![false; config.run.agents];
     order.iter().take(config.corrupted()).for_each(|(_, device)| corrupted[*device] = true);
     corrupted
 }

@@ -7,12 +7,12 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 
-use crate::config::{ConfigError, Learning};
+use crate::config::{ConfigError, RunConfig};
 use crate::math::rng::{Use, generator};
-use crate::simulation::{Attack, Config, DIMENSIONS, Logs, Scene, World, for_dimensions};
+use crate::simulation::{Attack, DIMENSIONS, Logs, Scene, SimulationConfig, World, for_dimensions};
 
 /// A virtual device of some dimension.
-pub trait Edge: Send {
+pub trait VirtualDevice: Send {
     /// Takes a frame of the controller's.
     ///
     /// # Errors
@@ -61,18 +61,18 @@ pub const LONE_ATTACKS: [Attack; 6] =
 pub fn edge(
     identity: Identity,
     sealed: Option<u32>,
-    config: &Config,
+    config: &SimulationConfig,
     logs: &Logs,
     seed: u64,
-) -> Result<Box<dyn Edge>, ConfigError> {
+) -> Result<Box<dyn VirtualDevice>, ConfigError> {
     if !LONE_ATTACKS.contains(&config.attack) {
         let names: Vec<_> = LONE_ATTACKS.iter().map(ToString::to_string).collect();
         let reason =
             format!("{} needs to know the other devices; a lone one can do {}", config.attack, names.join(", "));
         return Err(ConfigError::new("attack", reason));
     }
-    let learning = Learning { dim: identity.dimension.into(), ..config.learning };
-    let world = World::new(&Config { learning, ..config.clone() }, logs, seed)?;
+    let run = RunConfig { dim: identity.dimension.into(), ..config.run };
+    let world = World::new(&SimulationConfig { run, ..config.clone() }, logs, seed)?;
     macro_rules! by_dimension {
         ($($d:literal)*) => {
             match identity.dimension {
@@ -140,7 +140,7 @@ impl<const D: usize, const F: usize> Device<D, F> {
     }
 }
 
-impl<const D: usize, const F: usize> Edge for Device<D, F> {
+impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
     fn handle(&mut self, frame: &[u8], now: u64) -> Result<Event, DecodeError> {
         let event = self.session.handle(frame, &mut self.agent, now)?;
         self.joined |= matches!(event, Event::Model { .. });

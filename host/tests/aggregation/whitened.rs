@@ -1,13 +1,13 @@
 //! The whitened rules against their definition, read literally, and what they promise.
 
 use fedbandit::algorithm::Controller;
-use fedbandit::algorithm::{Admission, Fault, Level, SettingError};
+use fedbandit::algorithm::{Admission, AdmissionError, Fault, Level};
 use fedbandit::algorithm::{AgentId, NoPrivacy, Streams};
-use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit::algorithm::{Estimate, Rule};
-use fedbandit::config::{AggregatorName, Learning, RewardKind};
+use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
 use fedbandit::robust::{Assumptions, Centre, Whitened};
-use fedbandit::simulation::{Attack, Config, Environment, Logs, run};
+use fedbandit::simulation::{Attack, Environment, Logs, SimulationConfig, simulate};
 use nalgebra::{DMatrix, DVector};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;
@@ -458,8 +458,8 @@ fn nonsense_never_becomes_a_model() {
 
 // --- dropping -----------------------------------------------------------------------------------------------------------
 
-fn setting(level: Level) -> Setting {
-    Setting { dimension: 2, episodes: Episodes::new(80, 8, 8).unwrap(), level, reward_bound: None, window: 0 }
+fn setting(level: Level) -> ControllerConfig {
+    ControllerConfig { dimension: 2, episodes: Episodes::new(80, 8, 8).unwrap(), level, reward_bound: None, window: 0 }
 }
 
 /// A run of some agents; the liar's third message has a negative eigenvalue.
@@ -508,16 +508,16 @@ fn the_last_agent_is_never_gone() {
 #[test]
 fn with_privacy_nobody_is_dropped() {
     let refused = Admission::new(Level::Drop, 2, 8, Some(1.0), true).unwrap_err();
-    assert_eq!(refused, SettingError::PrivacyCannotDrop);
-    let private = Learning {
+    assert_eq!(refused, AdmissionError::PrivacyCannotDrop);
+    let private = RunConfig {
         aggregator: AggregatorName::WhitenedFilter,
         rewards: RewardKind::Bounded,
         privacy: Some("4,1e-6".parse().unwrap()),
-        ..Learning::default()
+        ..RunConfig::default()
     };
-    let check = |learning| Config { learning, ..Config::default() }.check();
+    let check = |run| SimulationConfig { run, ..SimulationConfig::default() }.check();
     check(private).unwrap();
-    let dropping = Learning { admission: Some(Level::Drop), ..private };
+    let dropping = RunConfig { admission: Some(Level::Drop), ..private };
     assert_eq!(
         check(dropping).unwrap_err().to_string(),
         "admission: with privacy nobody can be dropped for what a message said"
@@ -526,16 +526,16 @@ fn with_privacy_nobody_is_dropped() {
 
 #[test]
 fn what_cannot_be_is_said() {
-    let whitened = Learning { aggregator: AggregatorName::WhitenedFilter, ..Learning::default() };
-    let message = |learning| Config { learning, ..Config::default() }.check().unwrap_err().to_string();
-    let silent = Learning { rewards: RewardKind::Gaussian(0.0), ..whitened };
+    let whitened = RunConfig { aggregator: AggregatorName::WhitenedFilter, ..RunConfig::default() };
+    let message = |run| SimulationConfig { run, ..SimulationConfig::default() }.check().unwrap_err().to_string();
+    let silent = RunConfig { rewards: RewardKind::Gaussian(0.0), ..whitened };
     assert_eq!(
         message(silent),
         "rewards: whitened-filter needs a noise level R > 0, as gaussian:0.5: it tells noise from lies by that"
     );
-    let theorem = Learning { schedule: "theorem".parse().unwrap(), ..whitened };
+    let theorem = RunConfig { schedule: "theorem".parse().unwrap(), ..whitened };
     assert_eq!(message(theorem), "schedule: no theorem of the paper is about whitened-filter");
-    let krum = Learning { aggregator: AggregatorName::Krum, admission: Some(Level::Drop), ..Learning::default() };
+    let krum = RunConfig { aggregator: AggregatorName::Krum, admission: Some(Level::Drop), ..RunConfig::default() };
     assert_eq!(message(krum), "admission: krum counts on the number of agents: nobody can be dropped");
 }
 
@@ -544,14 +544,15 @@ fn what_cannot_be_is_said() {
 /// No message of `optimal` is refused, against whichever rule, with bounded rewards or not; and it is no weaker than doing nothing.
 #[test]
 fn optimal_messages_pass() {
-    let base = Learning { agents: 20, dim: 4, steps: 128, episode_len: Some(16), ..Learning::default() };
+    let base = RunConfig { agents: 20, dim: 4, steps: 128, episode_len: Some(16), ..RunConfig::default() };
     for aggregator in [AggregatorName::WhitenedFilter, AggregatorName::WhitenedMedian, AggregatorName::GeometricMedian]
     {
         for rewards in [RewardKind::Gaussian(0.5), RewardKind::Bounded] {
             for attack in [Attack::Optimal, Attack::OptimalSleeper] {
-                let learning = Learning { aggregator, rewards, ..base };
-                let config = Config { learning, attack, environment: Environment::Skew, ..Config::default() };
-                let outcome = run(&config, &Logs::new(), 5, &|_| {}).unwrap();
+                let run = RunConfig { aggregator, rewards, ..base };
+                let config =
+                    SimulationConfig { run, attack, environment: Environment::Skew, ..SimulationConfig::default() };
+                let outcome = simulate(&config, &Logs::new(), 5, &|_| {}).unwrap();
                 assert!(outcome.rejected.is_empty(), "{aggregator} {attack}: {:?}", outcome.rejected);
             }
         }
@@ -563,9 +564,9 @@ fn optimal_messages_pass() {
 #[test]
 fn optimal_is_strong_and_the_filter_bears_it() {
     let total = |aggregator, attack| -> f64 {
-        let learning = Learning { agents: 40, dim: 4, steps: 512, aggregator, ..Learning::default() };
-        let config = Config { learning, attack, environment: Environment::Skew, ..Config::default() };
-        let one = |seed| run(&config, &Logs::new(), seed, &|_| {}).unwrap();
+        let run = RunConfig { agents: 40, dim: 4, steps: 512, aggregator, ..RunConfig::default() };
+        let config = SimulationConfig { run, attack, environment: Environment::Skew, ..SimulationConfig::default() };
+        let one = |seed| simulate(&config, &Logs::new(), seed, &|_| {}).unwrap();
         [61, 62].map(one).iter().map(|outcome| outcome.total).sum()
     };
     let (filter, median) = (AggregatorName::WhitenedFilter, AggregatorName::GeometricMedian);

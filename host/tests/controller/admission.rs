@@ -1,6 +1,6 @@
 //! Admission against eigenvalues by nalgebra, and against honest devices that do their worst.
 
-use fedbandit::algorithm::{Admission, Fault, Level, SettingError, pack_symmetric};
+use fedbandit::algorithm::{Admission, AdmissionError, Fault, Level, pack_symmetric};
 use fedbandit_core::{Action, Agent, MAX_EPISODE_LEN, Prior, Rewards, norm_squared_limit, project, rounding};
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::Pcg64;
@@ -193,10 +193,10 @@ fn faults_have_names() {
 #[test]
 fn settings_that_make_no_sense_are_errors() {
     let new = |length, bound, private| Admission::new(Level::Strict, 4, length, bound, private).map(|_| ());
-    assert_eq!(new(0, None, false), Err(SettingError::EpisodeLen(0)));
-    assert_eq!(new(65_537, None, false), Err(SettingError::EpisodeLen(65_537)));
-    assert_eq!(new(64, Some(-1.0), false), Err(SettingError::RewardBound(-1.0)));
-    assert_eq!(new(64, None, true), Err(SettingError::PrivacyNeedsBoundedRewards));
-    assert_eq!(new(64, Some(2.0), true), Err(SettingError::PrivacyNeedsBoundedRewards));
+    assert_eq!(new(0, None, false), Err(AdmissionError::EpisodeLen(0)));
+    assert_eq!(new(65_537, None, false), Err(AdmissionError::EpisodeLen(65_537)));
+    assert_eq!(new(64, Some(-1.0), false), Err(AdmissionError::RewardBound(-1.0)));
+    assert_eq!(new(64, None, true), Err(AdmissionError::PrivacyNeedsBoundedRewards));
+    assert_eq!(new(64, Some(2.0), true), Err(AdmissionError::PrivacyNeedsBoundedRewards));
     assert_eq!(new(64, Some(1.0), true), Ok(()));
 }

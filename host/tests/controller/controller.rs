@@ -9,12 +9,12 @@ use crate::random::Random;
 use fedbandit::aggregate::{
     Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, ShapeError, Tolerance, objective,
 };
+use fedbandit::algorithm::{AdmissionError, Fault, Level};
 use fedbandit::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
-use fedbandit::algorithm::{Closed, Controller, Suspicion};
-use fedbandit::algorithm::{Episodes, Setting, SetupError};
-use fedbandit::algorithm::{Estimate, Parameters, Rule, Separate};
+use fedbandit::algorithm::{Closed, Controller, Deviation};
+use fedbandit::algorithm::{ControllerConfig, Episodes, SetupError};
+use fedbandit::algorithm::{Estimate, ModelParameters, PaperRule, Rule};
 use fedbandit::algorithm::{Evidence, Schedule, Solution};
-use fedbandit::algorithm::{Fault, Level, SettingError};
 use fedbandit::math::symmetric;
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use nalgebra::{DMatrix, DVector};
@@ -44,9 +44,9 @@ fn answer(points: &Points<'_>, point: Vec<f64>) -> Result<Aggregate, AggregateEr
 }
 
 /// T steps in episodes of 8, checked as the paper does.
-fn setting(dimension: u8, horizon: u32) -> Setting {
+fn setting(dimension: u8, horizon: u32) -> ControllerConfig {
     let episodes = Episodes::new(horizon, 8, 8).unwrap();
-    Setting { dimension, episodes, level: Level::Paper, reward_bound: None, window: 0 }
+    ControllerConfig { dimension, episodes, level: Level::Paper, reward_bound: None, window: 0 }
 }
 
 /// Agents with gaps between their numbers, and not in order.
@@ -55,7 +55,7 @@ fn agents(n: u32) -> Vec<AgentId> {
 }
 
 fn separate<A: Aggregator + Clone>(aggregator: A) -> impl Rule {
-    Separate::new(aggregator.clone(), aggregator, |episode: u32| (lambda(episode), beta(episode)))
+    PaperRule::new(aggregator.clone(), aggregator, |episode: u32| (lambda(episode), beta(episode)))
 }
 
 fn theta(model: &Model<'_>) -> DVector<f64> {
@@ -98,7 +98,7 @@ impl<R: Rule> Rule for Watched<R> {
 struct Case {
     seed: u64,
     agents: u32,
-    setting: Setting,
+    setting: ControllerConfig,
     /// One message in so many is malformed.
     malformed: usize,
 }
@@ -110,7 +110,7 @@ fn case() -> impl Strategy<Value = Case> {
         .prop_map(|(first, doublings, horizon)| Episodes::new(horizon, 1 << first, 3 << (first + doublings)).unwrap());
     let setting =
         (2..6_u8, lengths, level, bound, 0..4_u32).prop_map(|(dimension, episodes, level, reward_bound, window)| {
-            Setting { dimension, episodes, level, reward_bound, window }
+            ControllerConfig { dimension, episodes, level, reward_bound, window }
         });
     // An odd number of agents: their geometric median is unique.
     (any::<u64>(), 0..5_u32, setting, 2..8_usize).prop_map(|(seed, n, setting, malformed)| Case {
@@ -239,7 +239,7 @@ const EXTREMES: [f64; 14] = [
 fn bombard<const D: usize>(level: Level, aggregator: impl Aggregator + Clone, seed: u64) -> (u64, u64) {
     let mut random = Random::new(seed);
     let reward_bound = (level == Level::Strict).then_some(1.0);
-    let setting = Setting { level, reward_bound, window: 2, ..setting(D as u8, 8 * 12) };
+    let setting = ControllerConfig { level, reward_bound, window: 2, ..setting(D as u8, 8 * 12) };
     let mut controller = Controller::new(setting, agents(5), separate(aggregator), NoPrivacy::new).unwrap();
     while let Some(model) = controller.model() {
         assert!(begin::<D>(&model), "D {D}, seed {seed}: {model:?}");
@@ -318,7 +318,7 @@ impl Aggregator for Fixed {
 #[test]
 fn a_first_model_that_no_device_takes_is_an_error() {
     let start = |lambda, beta, centre| {
-        let rule = Separate::new(Fixed(centre), Fixed(centre), move |_| (lambda, beta));
+        let rule = PaperRule::new(Fixed(centre), Fixed(centre), move |_| (lambda, beta));
         Controller::new(setting(2, 8), agents(3), rule, NoPrivacy::new).map(|_| ())
     };
     assert_eq!(start(1.0, 0.0, 0.0), Ok(()));
@@ -341,7 +341,7 @@ fn a_first_model_that_no_device_takes_is_an_error() {
 #[test]
 fn parameters_are_what_a_device_takes() {
     let design = |a, b, c| DMatrix::from_row_slice(2, 2, &[a, b, b, c]);
-    let new = |theta, design, beta| Parameters::new(&DVector::from_vec(vec![theta, 0.0]), &design, beta);
+    let new = |theta, design, beta| ModelParameters::new(&DVector::from_vec(vec![theta, 0.0]), &design, beta);
     let parameters = new(3.0, design(2.0, 1.0, 4.0), 0.5).unwrap();
     let model = parameters.model(9, 8, Rewards::Clipped);
     assert!(begin::<2>(&model));
@@ -356,7 +356,7 @@ fn parameters_are_what_a_device_takes() {
 #[test]
 fn matrices_and_vectors_have_an_oracle_each() {
     let streams = Streams::zeros(3, 2).unwrap();
-    let estimate = Separate::new(Fixed(2.0), Fixed(3.0), |_| (1.0, 1.0)).estimate(&streams, 1).unwrap();
+    let estimate = PaperRule::new(Fixed(2.0), Fixed(3.0), |_| (1.0, 1.0)).estimate(&streams, 1).unwrap();
     assert_eq!((estimate.gram.point, estimate.feature_sum.point), (vec![2.0; 3], vec![3.0; 2]));
 }
 
@@ -376,7 +376,7 @@ impl Schedule for FromData {
 
 #[test]
 fn a_schedule_may_follow_the_data() {
-    let rule: Box<dyn Rule> = Box::new(Separate::new(Mean, Mean, FromData));
+    let rule: Box<dyn Rule> = Box::new(PaperRule::new(Mean, Mean, FromData));
     let mut controller = Controller::new(setting(2, 16), agents(2), rule, NoPrivacy::new).unwrap();
     controller.receive(AgentId(7), 1, [2.0, 1.0, 2.0], [3.0, 5.0]).unwrap();
     controller.close_episode().unwrap();
@@ -390,7 +390,7 @@ fn a_schedule_may_follow_the_data() {
 
 #[test]
 fn an_indefinite_design_is_repaired_and_reported() {
-    let rule = Separate::new(Mean, Mean, |_| (2.0, 0.5));
+    let rule = PaperRule::new(Mean, Mean, |_| (2.0, 0.5));
     let mut controller = Controller::new(setting(2, 24), agents(3), rule, NoPrivacy::new).unwrap();
     for agent in agents(3) {
         controller.receive(agent, 1, [-100.0, 0.0, 5.0], [3.0, 14.0]).unwrap();
@@ -418,7 +418,7 @@ fn an_indefinite_design_is_repaired_and_reported() {
 fn the_order_across_agents_does_not_matter() {
     let run = |order: &dyn Fn(&mut Vec<AgentId>, &mut Random)| {
         let mut shuffle = Random::new(5);
-        let setting = Setting { level: Level::Strict, ..setting(3, 80) };
+        let setting = ControllerConfig { level: Level::Strict, ..setting(3, 80) };
         let mut controller = Controller::new(setting, agents(7), separate(Median), NoPrivacy::new).unwrap();
         let mut models = Vec::new();
         while let Some(model) = controller.model() {
@@ -455,13 +455,13 @@ fn episodes_cover_the_horizon() {
     assert_eq!(lengths(0, 3, 5), [0_u32; 0]);
     assert_eq!(lengths(200_000, 1, 65_536).len(), 19);
     for (first, longest, bad) in [(0, 4, 0), (5, 4, 5), (1, 0, 0), (4, 65_537, 65_537)] {
-        assert_eq!(Episodes::new(10, first, longest), Err(SettingError::EpisodeLen(bad)));
+        assert_eq!(Episodes::new(10, first, longest), Err(AdmissionError::EpisodeLen(bad)));
     }
 }
 
 #[test]
 fn a_run_ends_after_its_last_episode() {
-    let setting = Setting { window: 63, ..setting(2, 16) };
+    let setting = ControllerConfig { window: 63, ..setting(2, 16) };
     let mut controller = Controller::new(setting, agents(3), separate(Mean), NoPrivacy::new).unwrap();
     controller.receive(AgentId(17), 1, [0.0; 3], [0.0; 2]).unwrap();
     assert_eq!(controller.missing_agents().collect::<Vec<_>>(), [AgentId(27), AgentId(7)]);
@@ -480,7 +480,7 @@ fn a_run_ends_after_its_last_episode() {
 
 #[test]
 fn late_summaries_count_once_and_for_the_window_only() {
-    let setting = Setting { window: 63, ..setting(1, 8 * 70) };
+    let setting = ControllerConfig { window: 63, ..setting(1, 8 * 70) };
     let mut controller = Controller::new(setting, agents(1), separate(Mean), NoPrivacy::new).unwrap();
     let send = |controller: &mut Controller<_, _>, episode| {
         Controller::<NoPrivacy, _>::receive(controller, AgentId(7), episode, [1.0], [1.0])
@@ -506,8 +506,12 @@ fn late_summaries_count_once_and_for_the_window_only() {
 
 #[test]
 fn a_late_summary_is_held_to_its_own_length() {
-    let setting =
-        Setting { level: Level::Strict, episodes: Episodes::new(60, 4, 32).unwrap(), window: 3, ..setting(1, 0) };
+    let setting = ControllerConfig {
+        level: Level::Strict,
+        episodes: Episodes::new(60, 4, 32).unwrap(),
+        window: 3,
+        ..setting(1, 0)
+    };
     let mut controller = Controller::new(setting, agents(3), separate(Mean), NoPrivacy::new).unwrap();
     for _ in 0..3 {
         controller.close_episode().unwrap();
@@ -523,7 +527,7 @@ fn a_late_summary_is_held_to_its_own_length() {
 
 #[test]
 fn settings_that_make_no_sense_are_errors() {
-    fn start(setting: Setting, enrolled: Vec<AgentId>) -> Result<(), SetupError> {
+    fn start(setting: ControllerConfig, enrolled: Vec<AgentId>) -> Result<(), SetupError> {
         Controller::new(setting, enrolled, separate(Mean), NoPrivacy::new).map(|_| ())
     }
     assert_eq!(start(setting(2, 8), agents(3)), Ok(()));
@@ -531,21 +535,21 @@ fn settings_that_make_no_sense_are_errors() {
     assert_eq!(start(setting(2, 8), vec![]), Err(SetupError::Rule(AggregateError::Empty)));
     let twice = [3, 4, 3].map(AgentId).to_vec();
     assert_eq!(start(setting(2, 8), twice), Err(SetupError::EnrolledTwice(AgentId(3))));
-    assert_eq!(start(Setting { window: 64, ..setting(2, 8) }, agents(3)), Err(SetupError::Window(64)));
-    let unbounded = Setting { reward_bound: Some(f64::INFINITY), ..setting(2, 8) };
-    assert_eq!(start(unbounded, agents(3)), Err(SetupError::Setting(SettingError::RewardBound(f64::INFINITY))));
+    assert_eq!(start(ControllerConfig { window: 64, ..setting(2, 8) }, agents(3)), Err(SetupError::Window(64)));
+    let unbounded = ControllerConfig { reward_bound: Some(f64::INFINITY), ..setting(2, 8) };
+    assert_eq!(start(unbounded, agents(3)), Err(SetupError::Admission(AdmissionError::RewardBound(f64::INFINITY))));
     assert_eq!(
         Controller::new(setting(2, 8), agents(3), separate(Mean), Groups::new).map(|_| ()),
-        Err(SetupError::Setting(SettingError::PrivacyNeedsBoundedRewards))
+        Err(SetupError::Admission(AdmissionError::PrivacyNeedsBoundedRewards))
     );
 }
 
 #[test]
 fn suspicions_are_distances_in_median_radii() {
-    let rule = Separate::new(Fixed(0.0), Fixed(0.0), |_| (1.0, 1.0));
+    let rule = PaperRule::new(Fixed(0.0), Fixed(0.0), |_| (1.0, 1.0));
     let mut controller = Controller::new(setting(1, 80), agents(4), rule, NoPrivacy::new).unwrap();
     let seen = |controller: &Controller<NoPrivacy, _>| {
-        controller.suspicions().map(|s: Suspicion<_>| (s.gram, s.feature_sum)).collect::<Vec<_>>()
+        controller.suspicions().map(|s: Deviation<_>| (s.gram, s.feature_sum)).collect::<Vec<_>>()
     };
     assert_eq!(seen(&controller), [(0.0, 0.0); 4], "nothing came yet");
     for (agent, (gram, feature_sum)) in agents(4).into_iter().zip([(1.0, 0.0), (2.0, 0.0), (3.0, 5.0), (40.0, -7.0)]) {
@@ -605,8 +609,8 @@ impl Privatise for Groups {
 
 #[test]
 fn the_hook_for_privacy_suffices_for_noise_on_groups() {
-    let setting = Setting { reward_bound: Some(1.0), ..setting(2, 80) };
-    let rule = Separate::new(Mean, Mean, |_| (1.0, 1.0));
+    let setting = ControllerConfig { reward_bound: Some(1.0), ..setting(2, 80) };
+    let rule = PaperRule::new(Mean, Mean, |_| (1.0, 1.0));
     let mut controller = Controller::new(setting, agents(6), rule, Groups::new).unwrap();
     assert_eq!(design(&controller.model().unwrap()), DMatrix::identity(2, 2), "no noise before the first message");
     for agent in agents(6) {
@@ -633,9 +637,9 @@ const THETA: [f64; D] = [0.6, -0.4, 0.5, -0.3];
 
 /// Nine agents, of whom the first three flip the sign of u: ‖θ_k − θ*‖ by episode, and who is suspected in the end.
 fn learn(aggregator: impl Aggregator + Clone) -> (Vec<f64>, BTreeMap<AgentId, f64>) {
-    let setting = Setting { level: Level::Strict, reward_bound: Some(1.0), ..setting(D as u8, 0) };
-    let setting = Setting { episodes: Episodes::new(600, 4, 64).unwrap(), ..setting };
-    let rule = Separate::new(aggregator.clone(), aggregator, |_| (1.0, 0.5));
+    let setting = ControllerConfig { level: Level::Strict, reward_bound: Some(1.0), ..setting(D as u8, 0) };
+    let setting = ControllerConfig { episodes: Episodes::new(600, 4, 64).unwrap(), ..setting };
+    let rule = PaperRule::new(aggregator.clone(), aggregator, |_| (1.0, 0.5));
     let mut controller = Controller::new(setting, agents(9), rule, NoPrivacy::new).unwrap();
     let mut random = Random::new(11);
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Clipped };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedbandit::algorithm::Setting;
+use fedbandit::algorithm::ControllerConfig;
 use fedbandit::algorithm::{Fault, Level};
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::rand_core::Rng;
@@ -83,7 +83,7 @@ impl Message {
         Self { kind, gram, feature_sum }
     }
 
-    fn fault(&self, setting: &Setting) -> Option<Fault> {
+    fn fault(&self, setting: &ControllerConfig) -> Option<Fault> {
         let strict = setting.level == Level::Strict;
         match self.kind {
             Kind::WrongDimension => Some(Fault::WrongDimension),
@@ -100,7 +100,7 @@ impl Message {
 // --- the controller -------------------------------------------------------------------------------------------------
 
 pub(crate) struct Naive {
-    pub(crate) setting: Setting,
+    pub(crate) setting: ControllerConfig,
     pub(crate) k: u32,
     /// V_i and v_i.
     pub(crate) sums: Vec<(DMatrix<f64>, DVector<f64>)>,
@@ -111,7 +111,7 @@ pub(crate) struct Naive {
 
 impl Naive {
     /// Line 1.
-    pub(crate) fn new(setting: Setting, agents: usize) -> Self {
+    pub(crate) fn new(setting: ControllerConfig, agents: usize) -> Self {
         let d = setting.dimension.into();
         let sums = vec![(DMatrix::zeros(d, d), DVector::zeros(d)); agents];
         Self { setting, k: 1, sums, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }

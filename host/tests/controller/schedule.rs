@@ -4,8 +4,8 @@ use fedbandit::aggregate::Points;
 use fedbandit::algorithm::Episodes;
 use fedbandit::algorithm::Streams;
 use fedbandit::algorithm::{
-    Alone, Calibrated, Evidence, Inexact, Number, Problem, Schedule, Solution, StreamNoise, Theorem, beta_theorem_1,
-    beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
+    Calibrated, Evidence, Inexact, Number, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem,
+    beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
 use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound};
@@ -185,7 +185,7 @@ fn alone_by_hand() {
         }
     }
     let episodes = Episodes::new(1000, 10, 10).unwrap();
-    let schedule = Alone { noise: 0.5, theta_bound: 2.0, delta: 0.1, episodes };
+    let schedule = SoloSchedule { noise: 0.5, theta_bound: 2.0, delta: 0.1, episodes };
     let streams = Streams { gram: Points::zeros(1, 3).unwrap(), feature_sum: Points::zeros(1, 2).unwrap() };
     let evidence = Evidence { episode: 11, streams: &streams, gram: &[0.0; 3], feature_sum: &[0.0; 2] };
     let (design, theta) = (DMatrix::identity(2, 2), DVector::zeros(2));

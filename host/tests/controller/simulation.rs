@@ -5,26 +5,28 @@ use std::collections::BTreeSet;
 use fedbandit::aggregate::Mean;
 use fedbandit::algorithm::Calibrated;
 use fedbandit::algorithm::Level;
-use fedbandit::algorithm::{Rule, Separate};
-use fedbandit::config::{AggregatorName, Learning, RewardKind, ScheduleName};
-use fedbandit::simulation::{Attack, Config, DIMENSIONS, Environment, Job, Log, Logs, Outcome, run, run_all, run_rule};
+use fedbandit::algorithm::{PaperRule, Rule};
+use fedbandit::config::{AggregatorName, RewardKind, RunConfig, ScheduleName};
+use fedbandit::simulation::{
+    Attack, DIMENSIONS, Environment, Job, Log, Logs, Outcome, SimulationConfig, run_all, simulate, simulate_rule,
+};
 use fedbandit_core::wire::{Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
 
-fn simulate(config: &Config, seed: u64) -> Outcome {
-    run(config, &Logs::new(), seed, &|_| {}).unwrap()
+fn simulate(config: &SimulationConfig, seed: u64) -> Outcome {
+    simulate(config, &Logs::new(), seed, &|_| {}).unwrap()
 }
 
 /// In the default world.
-fn of(learning: Learning) -> Config {
-    Config { learning, ..Config::default() }
+fn of(run: RunConfig) -> SimulationConfig {
+    SimulationConfig { run, ..SimulationConfig::default() }
 }
 
-fn few() -> Learning {
-    Learning { agents: 20, dim: 4, steps: 256, ..Learning::default() }
+fn few() -> RunConfig {
+    RunConfig { agents: 20, dim: 4, steps: 256, ..RunConfig::default() }
 }
 
-fn small() -> Config {
+fn small() -> SimulationConfig {
     of(few())
 }
 
@@ -55,8 +57,8 @@ fn random_regret_in_the_ball(d: usize, arms: i32) -> f64 {
 #[test]
 fn random_choices_have_the_regret_of_the_ball() {
     for d in [2, 4, 8, 16] {
-        let learning = Learning { dim: d, agents: 20, steps: 3072, ..Learning::default() };
-        let config = Config { corrupt: 0.0, attack: Attack::None, ..of(learning) };
+        let run = RunConfig { dim: d, agents: 20, steps: 3072, ..RunConfig::default() };
+        let config = SimulationConfig { corrupt: 0.0, attack: Attack::None, ..of(run) };
         let outcome = simulate(&config, 31);
         let expected = random_regret_in_the_ball(d, 10);
         let measured = outcome.regret_random / (20.0 * 3072.0);
@@ -69,23 +71,23 @@ fn random_choices_have_the_regret_of_the_ball() {
 #[test]
 fn a_rule_of_ones_own() {
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
-    let rule = || -> Box<dyn Rule + Send> { Box::new(Separate::new(Mean, Mean, schedule)) };
-    let own = |config: &Config| {
-        let outcome = run_rule(config, &Logs::new(), 3, &rule, &|_| {}).unwrap();
+    let rule = || -> Box<dyn Rule + Send> { Box::new(PaperRule::new(Mean, Mean, schedule)) };
+    let own = |config: &SimulationConfig| {
+        let outcome = simulate_rule(config, &Logs::new(), 3, &rule, &|_| {}).unwrap();
         Outcome { agent_steps_per_cpu_second: 0.0, aggregator: "mean".into(), ..outcome }
     };
     for attack in [Attack::Collude, Attack::Adaptive] {
-        let by = |aggregator| Config { attack, ..of(Learning { aggregator, ..few() }) };
+        let by = |aggregator| SimulationConfig { attack, ..of(RunConfig { aggregator, ..few() }) };
         let mean = by(AggregatorName::Mean);
         let named = Outcome { agent_steps_per_cpu_second: 0.0, ..simulate(&mean, 3) };
         assert_eq!(own(&mean), named);
         assert_eq!(own(&by(AggregatorName::GeometricMedian)), named);
     }
-    let private = of(Learning { rewards: RewardKind::Bounded, privacy: Some("4,1e-6".parse().unwrap()), ..few() });
-    let solo = of(Learning { aggregator: AggregatorName::Solo, ..few() });
-    let solo = Config { attack: Attack::Adaptive, ..solo };
+    let private = of(RunConfig { rewards: RewardKind::Bounded, privacy: Some("4,1e-6".parse().unwrap()), ..few() });
+    let solo = of(RunConfig { aggregator: AggregatorName::Solo, ..few() });
+    let solo = SimulationConfig { attack: Attack::Adaptive, ..solo };
     for (config, key) in [(private, "privacy: "), (solo, "aggregator: solo")] {
-        let refused = run_rule(&config, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
+        let refused = simulate_rule(&config, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
         assert!(refused.to_string().starts_with(key), "{refused}");
     }
 }
@@ -96,10 +98,10 @@ fn a_rule_of_ones_own() {
 fn a_log_with_known_rewards() {
     let log = Log::parse("step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n", true).unwrap();
     let environment = Environment::Replay("log".into());
-    let learning = Learning { dim: 2, agents: 3, steps: 100, ..few() };
-    let config = Config { environment, corrupt: 0.0, attack: Attack::None, ..of(learning) };
+    let run = RunConfig { dim: 2, agents: 3, steps: 100, ..few() };
+    let config = SimulationConfig { environment, corrupt: 0.0, attack: Attack::None, ..of(run) };
     let logs = Logs::from([("log".into(), log.into())]);
-    let outcome = run(&config, &logs, 1, &|_| {}).unwrap();
+    let outcome = simulate(&config, &logs, 1, &|_| {}).unwrap();
     assert_eq!(outcome.regret_random, 3.0 * 100.0 / 2.0);
     assert_eq!(outcome.late, 0.0);
     assert_eq!(outcome.regret.fract(), 0.0, "whole steps of regret 1");
@@ -119,17 +121,17 @@ fn a_log_of_categories() {
     let rows: String = (0..100_000).map(|step| row(step % 7, step % 3)).collect();
     let log = Log::parse(&format!("step,x_1,x_2,x_3,x_4,x_5,x_6,x_7,x_8,reward\n{rows}"), false).unwrap();
     let environment = Environment::Replay("log".into());
-    let learning = Learning { dim: 8, agents: 3, steps: 10, ..few() };
-    let config = Config { environment, attack: Attack::FakeParameter, ..of(learning) };
-    assert!(run(&config, &Logs::from([("log".into(), log.into())]), 1, &|_| {}).is_ok());
+    let run = RunConfig { dim: 8, agents: 3, steps: 10, ..few() };
+    let config = SimulationConfig { environment, attack: Attack::FakeParameter, ..of(run) };
+    assert!(simulate(&config, &Logs::from([("log".into(), log.into())]), 1, &|_| {}).is_ok());
 }
 
 /// Rewards as large as they may be.
 #[test]
 fn the_largest_rewards_are_simulated() {
-    let learning = Learning { rewards: RewardKind::Gaussian(1e15), theta_norm: 1e15, ..few() };
+    let run = RunConfig { rewards: RewardKind::Gaussian(1e15), theta_norm: 1e15, ..few() };
     for schedule in [ScheduleName::Calibrated, ScheduleName::Theorem] {
-        let outcome = simulate(&of(Learning { schedule, ..learning }), 1);
+        let outcome = simulate(&of(RunConfig { schedule, ..run }), 1);
         assert!(outcome.regret.is_finite() && outcome.regret_random > 1e15);
     }
 }
@@ -137,16 +139,19 @@ fn the_largest_rewards_are_simulated() {
 /// What a rerun gives, on any number of threads, but for the time it took.
 #[test]
 fn reruns_and_threads_give_the_same_bytes() {
-    let private = Learning {
+    let private = RunConfig {
         rewards: RewardKind::Bounded,
         privacy: Some("4,1e-6".parse().unwrap()),
         aggregator: AggregatorName::MedianOfMeans,
         ..few()
     };
     let configs = [
-        Config { attack: Attack::Adaptive, ..small() },
-        Config { attack: Attack::FakeParameter, ..of(Learning { aggregator: AggregatorName::Solo, ..few() }) },
-        Config { corrupt: 0.2, environment: Environment::Drifting, ..of(private) },
+        SimulationConfig { attack: Attack::Adaptive, ..small() },
+        SimulationConfig {
+            attack: Attack::FakeParameter,
+            ..of(RunConfig { aggregator: AggregatorName::Solo, ..few() })
+        },
+        SimulationConfig { corrupt: 0.2, environment: Environment::Drifting, ..of(private) },
     ];
     let jobs: Vec<Job> = configs.into_iter().map(|config| Job { config, seed: 5 }).collect();
     let text = |threads: usize| {
@@ -166,8 +171,8 @@ fn reruns_and_threads_give_the_same_bytes() {
 fn all_aggregators_meet_the_same_draws() {
     let jobs: Vec<Job> = AggregatorName::ALL
         .iter()
-        .map(|aggregator| of(Learning { aggregator: *aggregator, first_episodes: Some(1), ..few() }))
-        .map(|config| Job { config: Config { corrupt: 0.2, ..config }, seed: 8 })
+        .map(|aggregator| of(RunConfig { aggregator: *aggregator, first_episodes: Some(1), ..few() }))
+        .map(|config| Job { config: SimulationConfig { corrupt: 0.2, ..config }, seed: 8 })
         .collect();
     let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
     let randoms: BTreeSet<u64> = outcomes.iter().map(|outcome| outcome.regret_random.to_bits()).collect();
@@ -184,18 +189,19 @@ fn all_aggregators_meet_the_same_draws() {
 /// half, give or take six deviations (384), are not attacked; the mean regret of a step is within 0.012 at six deviations.
 #[test]
 fn attacked_steps_do_not_count() {
-    let almost_half = |agents| Config { corrupt: 0.49, ..of(Learning { agents, dim: 4, ..Learning::default() }) };
+    let almost_half =
+        |agents| SimulationConfig { corrupt: 0.49, ..of(RunConfig { agents, dim: 4, ..RunConfig::default() }) };
     assert_eq!(almost_half(8).corrupted(), 3);
     let config = almost_half(9);
     assert_eq!(config.corrupted(), 4);
-    let faked = simulate(&Config { attack: Attack::FakeParameter, ..config.clone() }, 3);
+    let faked = simulate(&SimulationConfig { attack: Attack::FakeParameter, ..config.clone() }, 3);
     let random_per_step = random_regret_in_the_ball(4, 10);
     let counted = faked.attacked_regret / faked.attacked_total.unwrap() / random_per_step;
     assert!((counted / (4.0 * 4096.0) - 0.5).abs() < 0.04, "{counted}");
     // All steps of a colluder are attacked, none of an agent that behaves.
-    let colluding = simulate(&Config { attack: Attack::Collude, ..config.clone() }, 3);
+    let colluding = simulate(&SimulationConfig { attack: Attack::Collude, ..config.clone() }, 3);
     assert_eq!((colluding.attacked_regret, colluding.attacked_total), (0.0, None));
-    let honest = simulate(&Config { attack: Attack::None, ..config }, 3);
+    let honest = simulate(&SimulationConfig { attack: Attack::None, ..config }, 3);
     let counted = honest.attacked_regret / honest.attacked_total.unwrap() / random_per_step;
     assert!((counted / (4.0 * 4096.0) - 1.0).abs() < 0.04, "{counted}");
 }
@@ -203,7 +209,7 @@ fn attacked_steps_do_not_count() {
 /// Bytes are those of the frames that a device really sends.
 #[test]
 fn bytes_are_frames() {
-    let config = Config { attack: Attack::Silent, ..of(Learning { dim: 8, ..few() }) };
+    let config = SimulationConfig { attack: Attack::Silent, ..of(RunConfig { dim: 8, ..few() }) };
     let outcome = simulate(&config, 2);
     let identity = Identity { run: 1, agent: 1, dimension: 8, key: [0; 32] };
     let mut frame = [0; 1024];
@@ -227,7 +233,7 @@ fn bytes_are_frames() {
 /// What is wrong with a message is counted by its reason, once for each of 6 agents and 8 episodes.
 #[test]
 fn rejected_messages_have_their_reason() {
-    let bounded = of(Learning { rewards: RewardKind::Bounded, ..few() });
+    let bounded = of(RunConfig { rewards: RewardKind::Bounded, ..few() });
     let reasons = [
         (Attack::NonFinite, small(), "non-finite", 48),
         (Attack::Asymmetric, small(), "asymmetric", 48),
@@ -237,14 +243,14 @@ fn rejected_messages_have_their_reason() {
         (Attack::Replay, small(), "duplicate", 42),
     ];
     for (attack, config, reason, count) in reasons {
-        let outcome = simulate(&Config { attack, ..config }, 4);
+        let outcome = simulate(&SimulationConfig { attack, ..config }, 4);
         let rejected: Vec<_> = outcome.rejected.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
         assert_eq!(rejected, [(reason, count)], "{attack}");
     }
     // All others know what passes.
     for attack in Attack::ALL.iter().copied().filter(|attack| reasons_without(*attack)) {
         for config in [small(), bounded.clone()] {
-            let outcome = simulate(&Config { attack, ..config }, 4);
+            let outcome = simulate(&SimulationConfig { attack, ..config }, 4);
             assert!(outcome.rejected.is_empty(), "{attack}: {:?}", outcome.rejected);
         }
     }
@@ -261,7 +267,7 @@ fn reasons_without(attack: Attack) -> bool {
 #[test]
 fn whitened_rules_drop_unless_told_otherwise() {
     let rejected = |aggregator, admission| {
-        let config = Config { attack: Attack::NonFinite, ..of(Learning { aggregator, admission, ..few() }) };
+        let config = SimulationConfig { attack: Attack::NonFinite, ..of(RunConfig { aggregator, admission, ..few() }) };
         simulate(&config, 4).rejected.into_iter().collect::<Vec<_>>()
     };
     let zeroed = [("non-finite".to_owned(), 6 * 14)];
@@ -273,8 +279,8 @@ fn whitened_rules_drop_unless_told_otherwise() {
     assert_eq!(rejected(filter, Some(Level::Paper)), zeroed);
     assert_eq!(rejected(AggregatorName::WhitenedMeans, None), zeroed);
     let (rewards, privacy) = (RewardKind::Bounded, Some("4,1e-6".parse().unwrap()));
-    let private = of(Learning { aggregator: filter, rewards, privacy, ..few() });
-    let private = Config { attack: Attack::NonFinite, ..private };
+    let private = of(RunConfig { aggregator: filter, rewards, privacy, ..few() });
+    let private = SimulationConfig { attack: Attack::NonFinite, ..private };
     assert!(simulate(&private, 4).rejected.keys().eq(["non-finite"]));
 }
 
@@ -285,22 +291,22 @@ fn everything_runs_with_everything() {
     let mut jobs = Vec::new();
     for attack in Attack::ALL {
         for aggregator in AggregatorName::ALL {
-            let learning = Learning { aggregator: *aggregator, ..few() };
-            jobs.push(Config { attack: *attack, corrupt: 0.25, ..of(learning) });
+            let run = RunConfig { aggregator: *aggregator, ..few() };
+            jobs.push(SimulationConfig { attack: *attack, corrupt: 0.25, ..of(run) });
         }
     }
     for environment in [Environment::Skew, Environment::FixedArms, Environment::Shared, Environment::Drifting] {
         for rewards in [RewardKind::Gaussian(0.5), RewardKind::Bounded] {
-            jobs.push(Config { environment: environment.clone(), ..of(Learning { rewards, ..few() }) });
+            jobs.push(SimulationConfig { environment: environment.clone(), ..of(RunConfig { rewards, ..few() }) });
         }
     }
-    jobs.extend(DIMENSIONS.iter().map(|dim| of(Learning { dim: *dim, steps: 64, ..few() })));
+    jobs.extend(DIMENSIONS.iter().map(|dim| of(RunConfig { dim: *dim, steps: 64, ..few() })));
     let jobs: Vec<Job> = jobs.into_iter().map(|config| Job { config, seed: 6 }).collect();
     for (job, outcome) in jobs.iter().zip(run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap()) {
         let numbers = [outcome.total, outcome.late, outcome.regret_oracle.unwrap(), outcome.theta_error.unwrap()];
         assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{job:?}: {outcome:?}");
         assert!(outcome.total < 2.5, "{job:?}: {}", outcome.total);
-        assert_eq!(outcome.trace.last().unwrap().steps, u64::from(job.config.learning.steps));
+        assert_eq!(outcome.trace.last().unwrap().steps, u64::from(job.config.run.steps));
     }
 }
 
@@ -310,7 +316,11 @@ mod limits {
     use super::*;
 
     fn worst(corrupt: f64, seed: u64) -> (f64, f64, String) {
-        let jobs = Attack::ALL.iter().map(|attack| Config { attack: *attack, corrupt, ..Config::default() });
+        let jobs = Attack::ALL.iter().map(|attack| SimulationConfig {
+            attack: *attack,
+            corrupt,
+            ..SimulationConfig::default()
+        });
         let jobs: Vec<Job> = jobs.map(|config| Job { config, seed }).collect();
         let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
         let width = outcomes.iter().filter_map(|outcome| outcome.width_ratio_max).fold(0.0, f64::max);
@@ -320,7 +330,8 @@ mod limits {
 
     #[test]
     fn without_attack() {
-        let outcome = simulate(&Config { attack: Attack::None, corrupt: 0.0, ..Config::default() }, 2001);
+        let outcome =
+            simulate(&SimulationConfig { attack: Attack::None, corrupt: 0.0, ..SimulationConfig::default() }, 2001);
         assert!(outcome.total <= 0.03, "{}", outcome.total);
         assert!(outcome.width_ratio_max.unwrap() <= 1.0);
     }
@@ -342,8 +353,8 @@ mod limits {
     #[test]
     fn the_mean_falls_to_one_in_ten() {
         for attack in [Attack::Huge, Attack::Collude] {
-            let learning = Learning { aggregator: AggregatorName::Mean, ..Learning::default() };
-            let config = Config { attack, corrupt: 0.1, ..of(learning) };
+            let run = RunConfig { aggregator: AggregatorName::Mean, ..RunConfig::default() };
+            let config = SimulationConfig { attack, corrupt: 0.1, ..of(run) };
             let total = simulate(&config, 2004).total;
             assert!(total >= 1.0, "{attack}: {total}");
         }
@@ -353,8 +364,8 @@ mod limits {
     fn slope(aggregator: AggregatorName, attack: Attack) -> f64 {
         let regret = |power: u32| {
             let (steps, episode_len) = (1 << power, Some(1 << (power / 2)));
-            let learning = Learning { agents: 20, steps, episode_len, aggregator, ..Learning::default() };
-            let config = Config { attack, ..of(learning) };
+            let run = RunConfig { agents: 20, steps, episode_len, aggregator, ..RunConfig::default() };
+            let config = SimulationConfig { attack, ..of(run) };
             simulate(&config, 2005).after_first_episode
         };
         (regret(20) / regret(10)).log2() / 10.0
@@ -374,22 +385,22 @@ mod limits {
 
     #[test]
     fn who_is_attacked_and_alone_does_not_learn() {
-        let learning = Learning { aggregator: AggregatorName::Solo, ..Learning::default() };
-        let config = Config { attack: Attack::FakeParameter, ..of(learning) };
+        let run = RunConfig { aggregator: AggregatorName::Solo, ..RunConfig::default() };
+        let config = SimulationConfig { attack: Attack::FakeParameter, ..of(run) };
         let total = simulate(&config, 2006).attacked_total.unwrap();
         assert!(total >= 0.7, "{total}");
     }
 
     #[test]
     fn privacy() {
-        let learning = Learning {
+        let run = RunConfig {
             dim: 4,
             episode_len: Some(8),
             rewards: RewardKind::Bounded,
             privacy: Some("4,1e-6".parse().unwrap()),
-            ..Learning::default()
+            ..RunConfig::default()
         };
-        let config = Config { attack: Attack::None, corrupt: 0.0, ..of(learning) };
+        let config = SimulationConfig { attack: Attack::None, corrupt: 0.0, ..of(run) };
         let outcome = simulate(&config, 2007);
         assert_eq!(outcome.trace.last().unwrap().episode, 512);
         assert!(outcome.late <= 0.05, "{}", outcome.late);

@@ -18,8 +18,8 @@ use fedbandit::aggregate::{Aggregator, GeometricMedian, Groups, Mean, Tolerance}
 use fedbandit::algorithm::AgentId;
 use fedbandit::algorithm::Controller;
 use fedbandit::algorithm::Level;
-use fedbandit::algorithm::Separate;
-use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::PaperRule;
+use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{Blt, Budget, Mechanism, Noise, sensitivity};
 use fedbandit::privacy::{Plan, Private, Seed};
@@ -469,7 +469,7 @@ enum Restart {
 
 /// Messages through admission, noise, aggregation and the model, as devices see it.
 struct Pipeline<A> {
-    setting: Setting,
+    setting: ControllerConfig,
     plan: Plan,
     aggregator: A,
     agents: usize,
@@ -485,14 +485,15 @@ impl<A: Aggregator + Clone + Sync> Pipeline<A> {
 
     fn at(level: Level, mechanism: Mechanism, aggregator: A) -> Self {
         let episodes = Episodes::new(EPISODES * EPISODE_LEN, EPISODE_LEN, EPISODE_LEN).unwrap();
-        let setting = Setting { dimension: DIMENSION as u8, episodes, level, reward_bound: Some(1.0), window: 0 };
+        let setting =
+            ControllerConfig { dimension: DIMENSION as u8, episodes, level, reward_bound: Some(1.0), window: 0 };
         let plan = Plan::new(&setting, Budget::new(MU, NU).unwrap(), mechanism, 1).unwrap();
         Self { setting, plan, aggregator, agents: 1, grouped: false, restart: Restart::Never }
     }
 
     /// The models of a controller that hears the first episodes of a stream, from its second on.
     fn models(&self, stream: &[Vec<Message>], seed: u64) -> Vec<(usize, [f64; COORDINATES])> {
-        let rule = Separate::new(self.aggregator.clone(), self.aggregator.clone(), |_| (LAMBDA, 0.5));
+        let rule = PaperRule::new(self.aggregator.clone(), self.aggregator.clone(), |_| (LAMBDA, 0.5));
         let enrolled = (0..self.agents as u32).map(AgentId);
         let groups = Groups::new(self.agents, 1, 0).unwrap();
         let mut controller = Controller::new(self.setting, enrolled, rule, |agents, _| match self.grouped {

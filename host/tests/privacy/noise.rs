@@ -5,7 +5,7 @@ use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
 use fedbandit::algorithm::Level;
 use fedbandit::algorithm::Privatise;
-use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit::privacy::calibration::{Budget, Mechanism};
 use fedbandit::privacy::gaussian::{DiscreteGaussian, MAX_SIGMA};
 use fedbandit::privacy::key::{NoiseKey, STORED_LEN};
@@ -134,7 +134,7 @@ fn a_stored_key_is_the_key() {
 
 fn plan(dimension: u8, mechanism: Mechanism, mu: f64, run: u64) -> Plan {
     let episodes = Episodes::new(8 * 5, 8, 8).unwrap();
-    let setting = Setting { dimension, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
+    let setting = ControllerConfig { dimension, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
     Plan::new(&setting, Budget::new(mu, 1e-6).unwrap(), mechanism, run).unwrap()
 }
 

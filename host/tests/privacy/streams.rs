@@ -6,10 +6,10 @@ use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 use crate::random::Random;
 use fedbandit::aggregate::{AggregateError, GeometricMedian, Groups, Mean, Tolerance};
 use fedbandit::algorithm::Controller;
-use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::PaperRule;
+use fedbandit::algorithm::{AdmissionError, Level};
 use fedbandit::algorithm::{AgentId, Privatise, Streams};
-use fedbandit::algorithm::{Episodes, Setting, SetupError};
-use fedbandit::algorithm::{Level, SettingError};
+use fedbandit::algorithm::{ControllerConfig, Episodes, SetupError};
 use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{Budget, Mechanism, NoiseBound, NoiseNorms, paper_bound, sensitivity, truncated};
 use fedbandit::privacy::key::NoiseKey;
@@ -21,9 +21,9 @@ const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechani
 /// L.
 const LENGTH: u32 = 64;
 
-fn setting(dimension: u8, episodes: u32, level: Level) -> Setting {
+fn setting(dimension: u8, episodes: u32, level: Level) -> ControllerConfig {
     let episodes = Episodes::new(LENGTH * episodes, LENGTH, LENGTH).unwrap();
-    Setting { dimension, episodes, level, reward_bound: Some(1.0), window: 2 }
+    ControllerConfig { dimension, episodes, level, reward_bound: Some(1.0), window: 2 }
 }
 
 fn plan(dimension: u8, episodes: u32, level: Level, mechanism: Mechanism) -> Plan {
@@ -155,8 +155,10 @@ fn honest_summaries_count() {
 
 #[test]
 fn plans_keep_the_grid_fine_and_sums_in_range() {
-    let long =
-        Setting { episodes: Episodes::new(65_536 * 4096, 65_536, 65_536).unwrap(), ..setting(50, 2, Level::Strict) };
+    let long = ControllerConfig {
+        episodes: Episodes::new(65_536 * 4096, 65_536, 65_536).unwrap(),
+        ..setting(50, 2, Level::Strict)
+    };
     for setting in [setting(1, 2, Level::Strict), setting(8, 1, Level::Paper), setting(8, 1024, Level::Strict), long] {
         for (mechanism, mu) in MECHANISMS.into_iter().flat_map(|m| [0.5, 1.0, 8.0, 1e3].map(|mu| (m, mu))) {
             let plan = Plan::new(&setting, Budget::new(mu, 1e-6).unwrap(), mechanism, 1).unwrap();
@@ -222,8 +224,8 @@ fn a_plan_has_the_bounds_of_its_noise() {
 fn settings_without_privacy_are_refused() {
     let plan = |setting| Plan::new(&setting, Budget::new(1.0, 1e-6).unwrap(), Mechanism::Tree, 1).unwrap_err();
     assert_eq!(plan(setting(0, 2, Level::Strict)), PlanError::Dimension);
-    let unbounded = Setting { reward_bound: None, ..setting(2, 2, Level::Strict) };
-    assert_eq!(plan(unbounded), PlanError::Setting(SettingError::PrivacyNeedsBoundedRewards));
+    let unbounded = ControllerConfig { reward_bound: None, ..setting(2, 2, Level::Strict) };
+    assert_eq!(plan(unbounded), PlanError::Admission(AdmissionError::PrivacyNeedsBoundedRewards));
     let tiny = Budget::new(1e-9, 1e-12).unwrap();
     let many = setting(255, 1 << 20, Level::Strict);
     assert_eq!(Plan::new(&many, tiny, Mechanism::Blt, 1).unwrap_err(), PlanError::TooMuchNoise);
@@ -325,7 +327,7 @@ fn groups_are_of_the_agents_enrolled() {
     let setting = setting(1, 4, Level::Strict);
     let groups = Groups::new(7, 3, 5).unwrap();
     let plan = plan(1, 4, Level::Strict, Mechanism::Tree);
-    let rule = Separate::new(Mean, Mean, |_| (1.0, 1.0));
+    let rule = PaperRule::new(Mean, Mean, |_| (1.0, 1.0));
     let start = Controller::new(setting, (0..6).map(AgentId), rule, |agents, _| {
         Private::groups(plan, Seed(1), agents, &groups)
     });
@@ -343,7 +345,7 @@ fn a_controller_runs_on_private_streams() {
         let sigma = plan.step() * plan.gaussian().sigma() as f64;
         let groups = Groups::for_corruption(40, 3, 1).unwrap();
         let median = GeometricMedian::new(Tolerance::Relative(1e-6));
-        let rule = Separate::new(median.clone(), median, |_| (8.0 * sigma, 1.0));
+        let rule = PaperRule::new(median.clone(), median, |_| (8.0 * sigma, 1.0));
         let privatise = |agents, _: usize| Private::groups(plan, RunKey::generate().unwrap(), agents, &groups);
         let mut controller = Controller::new(setting, (0..40).map(AgentId), rule, privatise).unwrap();
         let mut random = Random::new(8);

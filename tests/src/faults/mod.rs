@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fedbandit::algorithm::{Admission, Level};
-use fedbandit::algorithm::{Episodes, Setting};
-use fedbandit::config::{AggregatorName, Learning, Privacy, RewardKind};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
+use fedbandit::config::{AggregatorName, Privacy, RewardKind, RunConfig};
 use fedbandit::privacy::Plan;
 use fedbandit::privacy::calibration::Mechanism;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
-use fedbandit::service::worker::settle;
+use fedbandit::service::worker::commit_and_tick;
 use fedbandit::service::{Link, Service};
 use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 
@@ -147,7 +147,7 @@ struct World {
     now: u64,
     /// When faults stop.
     quiet_from: u64,
-    config: Learning,
+    config: RunConfig,
     registry: Registry,
     master: Master,
     timing: Timing,
@@ -473,7 +473,7 @@ impl World {
         }
         let Some(Controller { service, store, started, ahead, .. }) = &mut self.controller else { return Ok(()) };
         let mut store = Watched { store, oracle: &mut self.oracle };
-        match settle(service, &mut store, self.now - *started + *ahead) {
+        match commit_and_tick(service, &mut store, self.now - *started + *ahead) {
             Ok(()) => self.oracle.settled(service)?,
             Err(error) => {
                 if !self.disk.had_trouble() {
@@ -556,7 +556,7 @@ fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-fn config(chance: &mut Chance, episodes: u32) -> Learning {
+fn config(chance: &mut Chance, episodes: u32) -> RunConfig {
     let private = chance.per_mille(400);
     let aggregator = *chance.pick(&[AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans]);
     // Little noise, so that a message too many or too few shows.
@@ -566,7 +566,7 @@ fn config(chance: &mut Chance, episodes: u32) -> Learning {
         1 => Mechanism::Blt,
         _ => Mechanism::Tree,
     };
-    Learning {
+    RunConfig {
         steps: episodes * EPISODE_LEN,
         episode_len: Some(EPISODE_LEN),
         first_episode: Some(EPISODE_LEN),
@@ -574,15 +574,15 @@ fn config(chance: &mut Chance, episodes: u32) -> Learning {
         aggregator,
         privacy,
         mechanism,
-        ..Learning::default()
+        ..RunConfig::default()
     }
 }
 
-fn terms(config: &Learning, registry: &Registry, timing: Timing) -> Result<Terms, Wrong> {
+fn terms(config: &RunConfig, registry: &Registry, timing: Timing) -> Result<Terms, Wrong> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let private = config.privacy.is_some();
     let admission = Admission::new(Level::Strict, D, EPISODE_LEN, Some(1.0), private).map_err(|error| text(&error))?;
-    let setting = Setting {
+    let setting = ControllerConfig {
         dimension: D as u8,
         episodes: Episodes::new(config.steps, EPISODE_LEN, EPISODE_LEN).map_err(|error| text(&error))?,
         level: Level::Strict,

@@ -8,7 +8,7 @@ use fedbandit::privacy::Plan;
 use fedbandit::service::event::{Event, Release, Summary};
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::{Learner, Outgoing, Service};
+use fedbandit::service::{AnyController, Outgoing, Service};
 use fedbandit_core::packed_len;
 use fedbandit_core::wire::{Identity, Message, Seal, claimed_address};
 
@@ -250,14 +250,14 @@ impl Oracle {
             .map(|(gram, feature_sum)| gram.iter().chain(feature_sum).copied().collect())
             .collect();
         match service.learner() {
-            Learner::Plain(_) => {
+            AnyController::Plain(_) => {
                 let bits = |rows: &[Vec<f64>]| -> Vec<u64> { rows.iter().flatten().map(|x| x.to_bits()).collect() };
                 if bits(&rows) != bits(&self.sums) {
                     return Err("the sums are not those of the list".into());
                 }
             }
-            Learner::Private(_) if !service.is_over() => self.check_noise(&rows)?,
-            Learner::Private(_) => {}
+            AnyController::Private(_) if !service.is_over() => self.check_noise(&rows)?,
+            AnyController::Private(_) => {}
         }
         self.check_model(service)
     }

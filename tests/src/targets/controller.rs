@@ -9,9 +9,9 @@ mod random;
 use fedbandit::aggregate::Mean;
 use fedbandit::algorithm::Controller;
 use fedbandit::algorithm::Level;
-use fedbandit::algorithm::Separate;
+use fedbandit::algorithm::PaperRule;
 use fedbandit::algorithm::{AgentId, NoPrivacy};
-use fedbandit::algorithm::{Episodes, Setting};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit::math::symmetric;
 use naive::{KINDS, Message, Naive, beta, is_mean, lambda};
 use nalgebra::{DMatrix, DVector};
@@ -21,7 +21,7 @@ use random::Random;
 pub(super) fn operations(data: &[u8]) {
     let [setup, seed, operations @ ..] = data else { return };
     let dimension = 2 + setup % 3;
-    let setting = Setting {
+    let setting = ControllerConfig {
         dimension,
         episodes: Episodes::new(64, 2, 8).expect("a schedule"),
         level: if setup & 8 == 0 { Level::Paper } else { Level::Strict },
@@ -29,7 +29,7 @@ pub(super) fn operations(data: &[u8]) {
         window: u32::from(setup >> 6),
     };
     let agents: Vec<AgentId> = (0..5).map(|agent| AgentId(10 * agent + 7)).collect();
-    let rule = Separate::new(Mean, Mean, |episode: u32| (lambda(episode), beta(episode)));
+    let rule = PaperRule::new(Mean, Mean, |episode: u32| (lambda(episode), beta(episode)));
     let mut controller = Controller::new(setting, agents.clone(), rule, NoPrivacy::new).expect("a controller");
     let mut naive = Naive::new(setting, agents.len());
     let mut random = Random::new((*seed).into());

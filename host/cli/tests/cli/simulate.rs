@@ -353,27 +353,6 @@ fn a_killed_sweep_keeps_what_is_finished() {
     assert!(finished.iter().all(|(text, file)| fs::read(file).unwrap() == *text), "not run again");
 }
 
-/// docs/simulation.md says what the program measures. All of it takes minutes; these two claims stand for the rest.
-#[test]
-fn the_documentation_is_up_to_date() {
-    let here = Directory::new("claims");
-    stdout(&here.0, "reproduce --out docs demonstration mean");
-    let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"));
-    let [old, new] = [docs, &here.0.join("docs")].map(|docs| {
-        let text = fs::read_to_string(docs.join("simulation.md")).unwrap();
-        let (before, after) = text.split_once("\nMeasured with fedbandit ").expect("the page tells the version");
-        format!("{before}{}", after.split_once('\n').unwrap().1)
-    });
-    for section in new.split("\n## ") {
-        assert!(old.contains(section.trim_end()), "docs/simulation.md is not what is measured: {section}");
-    }
-    for name in here.names("docs/figures") {
-        let [old, new] = [docs, &here.0.join("docs")].map(|docs| fs::read(docs.join("figures").join(&name)).ok());
-        assert!(old == new, "docs/figures/{name} is not what is measured");
-    }
-    refuses(&here.0, "reproduce --out docs nonsense", 2, "invalid value 'nonsense'");
-}
-
 /// The same version in results and in `--version`; a manual page for every command that the help names, and completions for it.
 #[test]
 fn the_program_tells_of_itself() {

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use crate::broker::{ANYBODY, Broker};
 use crate::fleet::Fleet;
-use fedbandit::config::Learning;
+use fedbandit::config::RunConfig;
 use fedbandit::simulation::edge;
-use fedbandit::simulation::{Attack, Colluders, Config, Logs};
+use fedbandit::simulation::{Attack, Colluders, Logs, SimulationConfig};
 use fedbandit_core::wire::{Identity, Message, Summary, cobs, max_frame_len};
 use fedbandit_core::{Values, packed_len};
 use rand_pcg::Pcg64;
@@ -119,8 +119,8 @@ impl<'a> Liar<'a> {
         let colluders = |attack: &Attack| {
             let steps = 2 * EPISODE_LEN * (gang.awake - 1);
             let (agents, first_episode) = ((HONEST + HOSTILE) as usize, Some(EPISODE_LEN));
-            let learning = Learning { agents, dim: D, steps, first_episode, ..Learning::default() };
-            let config = Config { learning, corrupt: 0.4, attack: *attack, ..Config::default() };
+            let run = RunConfig { agents, dim: D, steps, first_episode, ..RunConfig::default() };
+            let config = SimulationConfig { run, corrupt: 0.4, attack: *attack, ..SimulationConfig::default() };
             (*attack, Colluders::new(&config, HONEST as usize, 1).unwrap())
         };
         let colluders = ATTACKS[(identity.agent - HONEST - 1) as usize].iter().map(colluders).collect();
@@ -160,7 +160,7 @@ impl<'a> Liar<'a> {
 
     /// Takes part as a device does, and lies. `spoke` is told of the last episode in which it did.
     fn run(&mut self, spoke: &AtomicU32) {
-        let config = Config { attack: Attack::None, ..Config::default() };
+        let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
         let mut device = edge(self.identity.clone(), None, &config, &Logs::new(), 1).unwrap();
         let start = Instant::now();
         let mut frame = [0; FRAME];

@@ -9,7 +9,7 @@ use std::{fs, thread};
 use crate::broker::{ANYBODY, Broker};
 use crate::certificate;
 use crate::fleet::{Fleet, INSTALLED, free_port, wait_until};
-use fedbandit::config::Learning;
+use fedbandit::config::RunConfig;
 use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
@@ -248,7 +248,7 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
         let master = Master::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
         let mut store = Failing(Memory::default(), fails);
         let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
-        let service = start(&mut store, &Learning::default(), &registry, &master, timing, 0).unwrap();
+        let service = start(&mut store, &RunConfig::default(), &registry, &master, timing, 0).unwrap();
         let worker = {
             let _inside = runtime.enter();
             let (door, worker) = worker::start(service, Box::new(store), |_| {});
@@ -308,7 +308,7 @@ fn a_broker_that_keeps_no_limit_is_left() {
     let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
     let master = Master::from_bytes(&[1; 32]).unwrap();
     let mut store = Memory::default();
-    let service = start(&mut store, &Learning::default(), &registry, &master, timing, 0).unwrap();
+    let service = start(&mut store, &RunConfig::default(), &registry, &master, timing, 0).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let (sender, statuses) = channel();

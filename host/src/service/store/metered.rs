@@ -9,7 +9,7 @@ use super::{Store, StoreError};
 const SLOW: Duration = Duration::from_secs(1);
 
 /// A store, and what its commits cost.
-pub struct Observed {
+pub struct MeteredStore {
     store: Box<dyn Store + Send>,
     commits: Arc<Mutex<Commits>>,
 }
@@ -38,7 +38,7 @@ impl Commits {
     }
 }
 
-impl Observed {
+impl MeteredStore {
     /// Watches a store; what its commits cost can be read where the second part is.
     pub fn new(store: Box<dyn Store + Send>) -> (Self, Arc<Mutex<Commits>>) {
         let commits = Arc::default();
@@ -46,7 +46,7 @@ impl Observed {
     }
 }
 
-impl Store for Observed {
+impl Store for MeteredStore {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
         let start = Instant::now();
         self.store.append(events).inspect_err(|error| tracing::error!(%error, "the service stops"))?;

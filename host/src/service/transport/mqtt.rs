@@ -16,7 +16,7 @@ use rumqttc::{TlsConfiguration, Transport};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::state_machine::{Dropped, Link};
-use super::super::worker::{Door, Peer, Receipt};
+use super::super::worker::{Peer, Receipt, WorkerHandle};
 use super::outage::Outage;
 use super::stream::{Allowance, FRAME, Pauses};
 use super::tls::Connector;
@@ -133,7 +133,7 @@ enum Order {
 }
 
 /// Serves the enrolled devices through a broker for as long as the process lives, whatever happens to the broker.
-pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u32>, door: Door) {
+pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u32>, handle: WorkerHandle) {
     let mut allowances: BTreeMap<u32, Allowance> = agents.into_iter().map(|agent| (agent, Allowance::new())).collect();
     let topics = Topics::new(run);
     let mut options = broker.options(format!("fedbandit-{run}"));
@@ -160,7 +160,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
                 outage.connected();
                 // First of all: who sees a model can be sure to be heard.
                 let _ = orders.send(Order::Subscribe);
-                link = door.connect(sender.clone(), Peer::Broker).await;
+                link = handle.connect(sender.clone(), Peer::Broker).await;
                 let Some(link) = link else { return };
                 current.store(link.0, Ordering::Relaxed);
                 true
@@ -177,16 +177,16 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
                 }
                 match (topic, receipt) {
                     (Some((true, agent)), Some(receipt)) => match admit(&mut allowances, agent, &payload) {
-                        Ok(()) => drop(door.frame(link, payload.into(), Some(receipt)).await),
+                        Ok(()) => drop(handle.frame(link, payload.into(), Some(receipt)).await),
                         Err(reason) => {
                             receipt();
-                            door.dropped(reason).await;
+                            handle.dropped(reason).await;
                         }
                     },
                     (Some((false, agent)), Some(receipt)) => {
                         receipt();
                         if payload != "ready" {
-                            door.left(link, agent).await;
+                            handle.left(link, agent).await;
                         }
                     }
                     (None, Some(receipt)) => receipt(),
@@ -205,7 +205,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
             // Over the next connection everything is sent anew.
             connection.pending.clear();
             if let Some(link) = link.take() {
-                door.disconnect(link).await;
+                handle.disconnect(link).await;
             }
             pauses.pause().await;
         }

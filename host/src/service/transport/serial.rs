@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serial2_tokio::SerialPort;
 
-use super::super::worker::Door;
+use super::super::worker::WorkerHandle;
 use super::outage::Outage;
 use super::stream::{Pauses, converse};
 
@@ -44,7 +44,7 @@ impl Port {
 }
 
 /// Serves the devices on a port for as long as the process lives: one that is unplugged is opened again when it is back.
-pub async fn serve(port: Port, door: Door) {
+pub async fn serve(port: Port, handle: WorkerHandle) {
     let (mut pauses, outage) = (Pauses::new(), Outage::new(format!("serial {}", port.path)));
     loop {
         match port.open() {
@@ -52,7 +52,7 @@ pub async fn serve(port: Port, door: Door) {
                 pauses = Pauses::new();
                 outage.connected();
                 let (reader, writer) = tokio::io::split(opened);
-                converse(reader, writer, &door, true).await;
+                converse(reader, writer, &handle, true).await;
                 outage.failed("the line broke");
             }
             Err(error) => outage.failed(format!("cannot be opened: {error}")),

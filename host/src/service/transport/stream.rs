@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::worker::{Door, MAX_DIMENSION, MEANINGLESS, Peer};
+use super::super::worker::{MAX_DIMENSION, MEANINGLESS, Peer, WorkerHandle};
 
 /// The longest frame.
 pub const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
@@ -26,12 +26,12 @@ const RATE: f64 = 32.0;
 pub async fn converse(
     mut reader: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin + Send + 'static,
-    door: &Door,
+    handle: &WorkerHandle,
     trusted: bool,
 ) {
     let (sender, mut outgoing) = mpsc::channel::<Vec<u8>>(UNSENT);
     let peer = if trusted { Peer::Trusted } else { Peer::Stranger };
-    let Some(link) = door.connect(sender, peer).await else { return };
+    let Some(link) = handle.connect(sender, peer).await else { return };
     let mut sending = tokio::spawn(async move {
         while let Some(frame) = outgoing.recv().await {
             let bytes: Vec<u8> = cobs::encode(&frame).collect();
@@ -69,7 +69,7 @@ pub async fn converse(
             if !early.is_zero() {
                 tokio::time::sleep(early).await;
             }
-            if !door.frame(link, frame.to_vec(), None).await {
+            if !handle.frame(link, frame.to_vec(), None).await {
                 break;
             }
         }
@@ -78,7 +78,7 @@ pub async fn converse(
         }
     }
     sending.abort();
-    door.disconnect(link).await;
+    handle.disconnect(link).await;
 }
 
 /// The pauses before what went away is tried again: longer each time.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::super::worker::{Door, TICK};
+use super::super::worker::{TICK, WorkerHandle};
 use super::stream::converse;
 use super::tls::Acceptor;
 
@@ -13,25 +13,25 @@ use super::tls::Acceptor;
 const CONNECTIONS: usize = 20_000;
 
 /// Serves devices on a listener for as long as the process lives.
-pub async fn serve(listener: TcpListener, door: Door) {
+pub async fn serve(listener: TcpListener, handle: WorkerHandle) {
     accept(listener, move |stream| {
-        let door = door.clone();
+        let handle = handle.clone();
         async move {
             let (reader, writer) = stream.into_split();
-            converse(reader, writer, &door, false).await;
+            converse(reader, writer, &handle, false).await;
         }
     })
     .await;
 }
 
 /// The same with TLS. A handshake counts as a connection, and has a time limit.
-pub async fn serve_tls(listener: TcpListener, acceptor: Acceptor, door: Door) {
+pub async fn serve_tls(listener: TcpListener, acceptor: Acceptor, handle: WorkerHandle) {
     accept(listener, move |stream| {
-        let (door, acceptor) = (door.clone(), acceptor.clone());
+        let (handle, acceptor) = (handle.clone(), acceptor.clone());
         async move {
             if let Some(stream) = acceptor.accept(stream).await {
                 let (reader, writer) = tokio::io::split(stream);
-                converse(reader, writer, &door, false).await;
+                converse(reader, writer, &handle, false).await;
             }
         }
     })

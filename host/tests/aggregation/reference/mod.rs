@@ -50,14 +50,14 @@ impl Reference {
         let scan = if rows.len() <= MOST_PAIRED { Scan::new(&rows) } else { Scan::coarse(&rows) };
         for i in scan.candidates() {
             let mut reference = Self::about(&rows, i);
-            reference.settle(vec![Double::ZERO; p]);
+            reference.commit_and_tick(vec![Double::ZERO; p]);
             if reference.rest <= 2.0 * reference.allowance() {
                 return reference;
             }
         }
         // From a row amid the others; then again from where that led, with the nearest row as the origin.
         let mut reference = Self::about(&rows, scan.central);
-        reference.settle(reference.newton(vec![Double::ZERO; p]));
+        reference.commit_and_tick(reference.newton(vec![Double::ZERO; p]));
         let mut origin = scan.central;
         for _ in 0..4 {
             let (nearest, distance) = reference.nearest();
@@ -65,7 +65,7 @@ impl Reference {
                 break;
             }
             let mut closer = Self::about(&rows, nearest);
-            closer.settle(closer.newton(closer.moved(&reference)));
+            closer.commit_and_tick(closer.newton(closer.moved(&reference)));
             (reference, origin) = (closer, nearest);
         }
         reference
@@ -107,7 +107,7 @@ impl Reference {
     }
 
     /// Builds the dual point at `place`.
-    fn settle(&mut self, place: Vec<Double>) {
+    fn commit_and_tick(&mut self, place: Vec<Double>) {
         let n = self.rows.len();
         let found: Vec<_> = self.rows.iter().map(|row| direction(&minus(&place, row))).collect();
         let pull = total(found.iter().flatten().map(|(unit, _)| unit.as_slice()), place.len());

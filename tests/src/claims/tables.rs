@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use fedbandit::config::Learning;
-use fedbandit::report::{self, Record};
-use fedbandit::simulation::Config;
+use fedbandit::config::RunConfig;
+use fedbandit::simulation::SimulationConfig;
+use fedbandit::simulation::report::{self, Record};
 
 pub(super) fn whitened_table(records: &[Record]) -> String {
     let mut text = String::from(
@@ -15,8 +15,8 @@ pub(super) fn whitened_table(records: &[Record]) -> String {
         let Record { config, outcome, .. } = group[0];
         let same = |other: &&Vec<&Record>| {
             let other = &other[0].config;
-            let learning = Learning { aggregator: other.learning.aggregator, ..config.learning };
-            *other == Config { learning, ..config.clone() }
+            let run = RunConfig { aggregator: other.run.aggregator, ..config.run };
+            *other == SimulationConfig { run, ..config.clone() }
         };
         let rivals: Vec<f64> = groups.iter().filter(same).map(|group| mean_total(group)).collect();
         let best = rivals.len() > 1 && rivals.iter().all(|rival| mean_total(group) <= *rival);
@@ -38,9 +38,9 @@ pub(super) fn whitened_table(records: &[Record]) -> String {
 }
 
 /// The environment, and what is not as in the table of attacks.
-fn differing(config: &Config) -> String {
+fn differing(config: &SimulationConfig) -> String {
     let mut text = config.environment.to_string();
-    let (own, usual) = (config.learning, Learning::default());
+    let (own, usual) = (config.run, RunConfig::default());
     let mut add = |differs: bool, what: String| {
         if differs {
             text.push_str(&what);
@@ -111,10 +111,10 @@ pub(super) fn setting_table(records: &[Record]) -> String {
     for group in by_setting(records) {
         let Record { config, outcome, .. } = group[0];
         let mut setting = report::setting(config);
-        if config.learning.privacy.is_some() {
-            let _ = write!(setting, ", {}", config.learning.mechanism);
+        if config.run.privacy.is_some() {
+            let _ = write!(setting, ", {}", config.run.mechanism);
         }
-        if let Some(length) = config.learning.episode_len {
+        if let Some(length) = config.run.episode_len {
             let _ = write!(setting, ", L = {length}");
         }
         let (total, late) = (spread(&group, |r| r.outcome.total), spread(&group, |r| r.outcome.late));
@@ -128,15 +128,15 @@ pub(super) fn horizon_table(records: &[Record]) -> String {
         "\n| T | aggregator | regret per honest agent | without the first episode | bytes sent per agent |\n|---|---|---|---|---|\n",
     );
     for record in records {
-        let honest = (record.config.learning.agents - record.config.corrupted()) as f64;
+        let honest = (record.config.run.agents - record.config.corrupted()) as f64;
         let _ = writeln!(
             text,
             "| {} | {} | {:.1} | {:.1} | {} |",
-            record.config.learning.steps,
+            record.config.run.steps,
             record.outcome.aggregator,
             record.outcome.regret / honest,
             record.outcome.after_first_episode / honest,
-            record.outcome.bytes_up / record.config.learning.agents as u64
+            record.outcome.bytes_up / record.config.run.agents as u64
         );
     }
     text
@@ -150,7 +150,7 @@ pub(super) fn solo_table(records: &[Record]) -> String {
         let _ = writeln!(
             text,
             "| {} | {} | {attacked} | {honest} |",
-            group[0].config.learning.steps, group[0].outcome.aggregator
+            group[0].config.run.steps, group[0].outcome.aggregator
         );
     }
     text
@@ -164,8 +164,8 @@ pub(super) fn theorem_table(records: &[Record]) -> String {
         let _ = writeln!(
             text,
             "| {} | {} | {:.0} | {:.1} | {:.3} | {:.3} | {:.2} |",
-            record.config.learning.steps,
-            record.config.learning.schedule,
+            record.config.run.steps,
+            record.config.run.schedule,
             last.and_then(|trace| trace.lambda).unwrap_or(f64::NAN),
             last.and_then(|trace| trace.beta).unwrap_or(f64::NAN),
             record.outcome.total,

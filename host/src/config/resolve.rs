@@ -3,14 +3,14 @@
 use fedbandit_core::MAX_EPISODE_LEN;
 use rand_pcg::rand_core::Rng;
 
-use super::{AggregatorName, ConfigError, Learning, ScheduleName};
+use super::{AggregatorName, ConfigError, RunConfig, ScheduleName};
 use crate::aggregate::{
     Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MultiKrum, Tolerance, TrimmedMean, corrupted,
 };
 use crate::algorithm::Level;
-use crate::algorithm::{Alone, Calibrated, Inexact, Number, Problem, Schedule, StreamNoise, Theorem};
-use crate::algorithm::{Episodes, Setting};
-use crate::algorithm::{OfMeans, Rule, Separate};
+use crate::algorithm::{Calibrated, Inexact, Number, Problem, Schedule, SoloSchedule, StreamNoise, Theorem};
+use crate::algorithm::{ControllerConfig, Episodes};
+use crate::algorithm::{GroupedRule, PaperRule, Rule};
 use crate::math::rng::{Use, generator};
 use crate::privacy::Plan;
 use crate::privacy::calibration::NoiseBound;
@@ -22,27 +22,27 @@ const EPSILON: f64 = 1e-3;
 /// The corruption that widths are designed for, unless said otherwise.
 const DESIGN_CORRUPTION: f64 = 0.3;
 
-/// What comes of a [`Learning`] and the σ of those who learn, without which hardly anything is known.
+/// What comes of a [`RunConfig`] and the σ of those who learn, without which hardly anything is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Rules {
-    pub(super) learning: Learning,
+pub(crate) struct ResolvedRun {
+    pub(super) config: RunConfig,
     pub(super) sigma: f64,
 }
 
-impl Rules {
+impl ResolvedRun {
     /// The rule on streams of single agents.
     pub(crate) fn rule(&self, seed: u64) -> Result<Box<dyn Rule + Send>, ConfigError> {
         let rule = self.rule_on_units()?;
         Ok(match self.groups(seed)? {
-            Some(groups) => Box::new(OfMeans { groups, rule }),
+            Some(groups) => Box::new(GroupedRule { groups, rule }),
             None => rule,
         })
     }
 
     /// The rule on streams of units: of groups, where there are groups.
     pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
-        let f = corrupted(self.design_corruption(), self.learning.agents);
-        match self.learning.aggregator {
+        let f = corrupted(self.design_corruption(), self.config.agents);
+        match self.config.aggregator {
             AggregatorName::GeometricMedian | AggregatorName::MedianOfMeans => {
                 self.separate(GeometricMedian::new(self.tolerance()))
             }
@@ -62,7 +62,7 @@ impl Rules {
         &self,
         aggregator: impl Aggregator + Clone + Send + 'static,
     ) -> Result<Box<dyn Rule + Send>, ConfigError> {
-        Ok(Box::new(Separate::new(aggregator.clone(), aggregator, self.schedule()?)))
+        Ok(Box::new(PaperRule::new(aggregator.clone(), aggregator, self.schedule()?)))
     }
 
     fn whitened(&self, centre: Centre) -> Result<Box<dyn Rule + Send>, ConfigError> {
@@ -71,7 +71,7 @@ impl Rules {
 
     fn assumptions(&self) -> Result<Assumptions, ConfigError> {
         let (noise, theta_bound, stream_noise) =
-            (self.learning.rewards.noise(), self.learning.theta_norm, self.stream_noise()?);
+            (self.config.rewards.noise(), self.config.theta_norm, self.stream_noise()?);
         let (corruption, smallest) = match self.groups(0)? {
             // At most N₁ of 3·N₁ groups have a corrupted agent.
             Some(groups) => (if groups.len() > 1 { 1.0 / 3.0 } else { 0.0 }, groups.sizes().min().unwrap_or(1)),
@@ -83,7 +83,7 @@ impl Rules {
     /// The groups of a median of means, drawn before the first message.
     #[expect(clippy::disallowed_methods, reason = "groups are drawn from a seed that is given")]
     pub(crate) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
-        let Learning { agents, aggregator, .. } = self.learning;
+        let RunConfig { agents, aggregator, .. } = self.config;
         if !aggregator.is_of_means() {
             return Ok(None);
         }
@@ -93,7 +93,7 @@ impl Rules {
     }
 
     fn tolerance(&self) -> Tolerance {
-        match (self.learning.schedule, self.number()) {
+        match (self.config.schedule, self.number()) {
             (ScheduleName::Calibrated, _) => Tolerance::Relative(1e-6),
             (ScheduleName::Theorem, Number::One) => Tolerance::Relative(1e-9),
             (ScheduleName::Theorem, Number::Two | Number::Three) => Tolerance::Absolute(EPSILON),
@@ -102,7 +102,7 @@ impl Rules {
 
     /// The theorem that is about this aggregator, with or without privacy.
     fn number(&self) -> Number {
-        match (self.learning.aggregator, self.learning.privacy) {
+        match (self.config.aggregator, self.config.privacy) {
             (AggregatorName::MedianOfMeans, _) => Number::Three,
             (_, Some(_)) => Number::Two,
             (_, None) => Number::One,
@@ -110,12 +110,15 @@ impl Rules {
     }
 
     fn schedule(&self) -> Result<Box<dyn Schedule + Send>, ConfigError> {
-        let Learning { rewards, theta_norm, aggregator, schedule, delta, .. } = self.learning;
+        let RunConfig { rewards, theta_norm, aggregator, schedule, delta, .. } = self.config;
         let noise = self.stream_noise()?;
         Ok(match (schedule, aggregator) {
-            (_, AggregatorName::Solo) => {
-                Box::new(Alone { noise: rewards.noise(), theta_bound: theta_norm, delta, episodes: self.episodes()? })
-            }
+            (_, AggregatorName::Solo) => Box::new(SoloSchedule {
+                noise: rewards.noise(),
+                theta_bound: theta_norm,
+                delta,
+                episodes: self.episodes()?,
+            }),
             (ScheduleName::Calibrated, _) => {
                 let corruption = match aggregator {
                     AggregatorName::Oracle => 0.0,
@@ -136,33 +139,33 @@ impl Rules {
 
     /// How private streams are made.
     pub(crate) fn plan(&self, seed: u64) -> Result<Option<Plan>, ConfigError> {
-        let Some(privacy) = self.learning.privacy else { return Ok(None) };
-        let plan = Plan::new(&self.setting()?, privacy.0, self.learning.mechanism, seed);
+        let Some(privacy) = self.config.privacy else { return Ok(None) };
+        let plan = Plan::new(&self.controller_config()?, privacy.0, self.config.mechanism, seed);
         plan.map(Some).map_err(|error| ConfigError::new("privacy", error))
     }
 
     /// What noise private streams have.
     fn stream_noise(&self) -> Result<Option<StreamNoise>, ConfigError> {
         let Some(plan) = self.plan(0)? else { return Ok(None) };
-        let default = match self.learning.schedule {
+        let default = match self.config.schedule {
             ScheduleName::Calibrated => NoiseBound::Exact,
             ScheduleName::Theorem => NoiseBound::Paper,
         };
         let smallest = self.groups(0)?.and_then(|groups| groups.sizes().min()).unwrap_or(1);
         Ok(Some(StreamNoise {
             noise: *plan.noise(),
-            fleet: plan.fleet(self.learning.agents as u32, smallest as u32, self.learning.delta),
-            bound: self.learning.noise_bound.unwrap_or(default),
+            fleet: plan.fleet(self.config.agents as u32, smallest as u32, self.config.delta),
+            bound: self.config.noise_bound.unwrap_or(default),
         }))
     }
 
     fn design_corruption(&self) -> f64 {
-        let default = if self.learning.aggregator.is_of_means() { 0.25 } else { DESIGN_CORRUPTION };
-        self.learning.design_corruption.unwrap_or(default)
+        let default = if self.config.aggregator.is_of_means() { 0.25 } else { DESIGN_CORRUPTION };
+        self.config.design_corruption.unwrap_or(default)
     }
 
     pub(super) fn longest(&self) -> u32 {
-        let Learning { steps, episode_len, aggregator, schedule, .. } = self.learning;
+        let RunConfig { steps, episode_len, aggregator, schedule, .. } = self.config;
         let theorem = || match aggregator {
             AggregatorName::MedianOfMeans => self.problem().episode_len_of_means(),
             _ => self.problem().episode_len(),
@@ -175,7 +178,7 @@ impl Rules {
     }
 
     fn episodes(&self) -> Result<Episodes, ConfigError> {
-        let Learning { dim, steps, first_episode, first_episodes, aggregator, schedule, privacy, .. } = self.learning;
+        let RunConfig { dim, steps, first_episode, first_episodes, aggregator, schedule, privacy, .. } = self.config;
         let longest = self.longest();
         let even = schedule == ScheduleName::Theorem || privacy.is_some();
         let first = first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
@@ -184,25 +187,25 @@ impl Rules {
         Episodes::with_starts(steps, first, starts, longest).map_err(|error| ConfigError::new("episode-len", error))
     }
 
-    pub(crate) fn setting(&self) -> Result<Setting, ConfigError> {
-        Ok(Setting {
-            dimension: self.learning.dim as u8,
+    pub(crate) fn controller_config(&self) -> Result<ControllerConfig, ConfigError> {
+        Ok(ControllerConfig {
+            dimension: self.config.dim as u8,
             episodes: self.episodes()?,
             level: self.level(),
-            reward_bound: self.learning.rewards.bound(),
+            reward_bound: self.config.rewards.bound(),
             window: 0,
         })
     }
 
     pub(super) fn level(&self) -> Level {
-        let Learning { aggregator, admission, privacy, .. } = self.learning;
+        let RunConfig { aggregator, admission, privacy, .. } = self.config;
         let whole = aggregator.is_whitened() && !aggregator.is_of_means();
         let default = if whole && privacy.is_none() { Level::Drop } else { Level::Strict };
         admission.unwrap_or(default)
     }
 
     fn problem(&self) -> Problem {
-        let Learning { agents, dim, steps, rewards, delta, .. } = self.learning;
+        let RunConfig { agents, dim, steps, rewards, delta, .. } = self.config;
         Problem {
             agents,
             horizon: steps,

@@ -1,7 +1,7 @@
 //! What is measured of a claim, and the limits.
 
-use fedbandit::report::Record;
-use fedbandit::simulation::{Config, Environment};
+use fedbandit::simulation::report::Record;
+use fedbandit::simulation::{Environment, SimulationConfig};
 
 use super::tables::{by_setting, mean_total, of_oracle};
 
@@ -60,7 +60,7 @@ pub(super) fn least(records: &[Record], which: impl Fn(&Record) -> bool) -> f64 
 pub(super) fn slope(records: &[Record], aggregator: &str, value: fn(&Record) -> f64) -> f64 {
     let points = records.iter().filter(|record| record.outcome.aggregator == aggregator);
     let points: Vec<(f64, f64)> =
-        points.map(|record| (f64::from(record.config.learning.steps).ln(), value(record).ln())).collect();
+        points.map(|record| (f64::from(record.config.run.steps).ln(), value(record).ln())).collect();
     match (points.first(), points.last()) {
         (Some(first), Some(last)) => (last.1 - first.1) / (last.0 - first.0),
         _ => f64::NAN,
@@ -100,12 +100,12 @@ pub(super) fn width_check_of_many(records: &[Record]) -> Check {
 }
 
 /// a.
-fn designed_for(config: &Config) -> f64 {
-    config.learning.design_corruption.unwrap_or(0.3)
+fn designed_for(config: &SimulationConfig) -> f64 {
+    config.run.design_corruption.unwrap_or(0.3)
 }
 
 /// The largest width ratio of the whitened filter in some runs, where no more lie than it is designed for.
-pub(super) fn widest(records: &[Record], of: impl Fn(&Config) -> bool) -> f64 {
+pub(super) fn widest(records: &[Record], of: impl Fn(&SimulationConfig) -> bool) -> f64 {
     let designed =
         |r: &&Record| r.outcome.aggregator == "whitened-filter" && r.config.corrupt <= designed_for(&r.config);
     let of = records.iter().filter(designed).filter(|record| of(&record.config));
@@ -145,7 +145,7 @@ pub(super) fn start_checks(records: &[Record]) -> Vec<Check> {
                 outcome.environment == environment && outcome.attack == attack && config.corrupt == 0.3
             };
             let (default, others): (Vec<_>, Vec<_>) =
-                groups.iter().filter(of).partition(|group| group[0].config.learning.first_episodes.is_none());
+                groups.iter().filter(of).partition(|group| group[0].config.run.first_episodes.is_none());
             let default = default.first().map_or(f64::NAN, |group| mean_total(group));
             let better = others.iter().map(|group| mean_total(group)).fold(f64::NAN, f64::min);
             let what = format!("{environment}, {attack}, regret relative to the better of the other starts");
@@ -155,7 +155,7 @@ pub(super) fn start_checks(records: &[Record]) -> Vec<Check> {
             let equal = |group: &&Vec<&Record>| {
                 let Record { config, outcome, .. } = group[0];
                 let same = outcome.environment == environment && outcome.attack == "optimal";
-                same && config.learning.first_episode == Some(64) && config.corrupt == share
+                same && config.run.first_episode == Some(64) && config.corrupt == share
             };
             if let Some(group) = groups.iter().find(equal) {
                 let what = format!("{environment}, {:.0} % optimal, equal episodes, × oracle", share * 100.0);

@@ -2,27 +2,27 @@
 
 use fedbandit_core::MAX_EPISODE_LEN;
 
-use super::{AggregatorName, ConfigError, Learning, MAX_REWARD, RewardKind, Rules, ScheduleName, fail};
+use super::{AggregatorName, ConfigError, MAX_REWARD, ResolvedRun, RewardKind, RunConfig, ScheduleName, fail};
 use crate::algorithm::Level;
 
 /// The largest N.
 const MAX_AGENTS: usize = 10_000_000;
 
-impl Rules {
+impl ResolvedRun {
     /// Whether one can learn by this.
     ///
     /// # Errors
     /// The first thing that makes no sense, by its key.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        self.check_shape()?;
-        self.check_problem()?;
-        self.check_rule()?;
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_shape()?;
+        self.validate_problem()?;
+        self.validate_rule()?;
         self.rule(0).map(drop)
     }
 
     /// How many and how long.
-    fn check_shape(&self) -> Result<(), ConfigError> {
-        let Learning { agents, steps, episode_len, first_episode, first_episodes, .. } = self.learning;
+    fn validate_shape(&self) -> Result<(), ConfigError> {
+        let RunConfig { agents, steps, episode_len, first_episode, first_episodes, .. } = self.config;
         if !(1..=MAX_AGENTS).contains(&agents) {
             return fail("agents", format!("must be from 1 to {MAX_AGENTS}, not {agents}"));
         }
@@ -45,8 +45,8 @@ impl Rules {
     }
 
     /// What is assumed of agents and rewards.
-    fn check_problem(&self) -> Result<(), ConfigError> {
-        let Learning { design_corruption, theta_norm, rewards, delta, sigma, .. } = self.learning;
+    fn validate_problem(&self) -> Result<(), ConfigError> {
+        let RunConfig { design_corruption, theta_norm, rewards, delta, sigma, .. } = self.config;
         if let Some(share) = design_corruption.filter(|share| !(0.0..0.5).contains(share)) {
             return fail("design-corruption", format!("must be at least 0 and below 0.5, not {share}"));
         }
@@ -66,8 +66,8 @@ impl Rules {
     }
 
     /// What goes together.
-    fn check_rule(&self) -> Result<(), ConfigError> {
-        let Learning { privacy, rewards, aggregator, schedule, .. } = self.learning;
+    fn validate_rule(&self) -> Result<(), ConfigError> {
+        let RunConfig { privacy, rewards, aggregator, schedule, .. } = self.config;
         if privacy.is_some() && rewards.bound().is_none() {
             let why = "without a bound one message could change the sums without limit";
             return fail("privacy", format!("it needs bounded rewards (rewards = \"bounded\"): {why}"));

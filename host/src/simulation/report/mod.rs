@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::config::{AggregatorName, ScheduleName};
-use crate::simulation::{Config, Outcome};
+use crate::simulation::{Outcome, SimulationConfig};
 use plot::{COLOURS, escape, short};
 
 /// A finished run with all that is needed to run it again.
@@ -20,7 +20,7 @@ pub struct Record {
     /// The version of this program.
     pub version: String,
     /// What was simulated.
-    pub config: Config,
+    pub config: SimulationConfig,
     /// What came out, with the seed.
     pub outcome: Outcome,
 }
@@ -32,7 +32,7 @@ struct Varied {
     x_label: &'static str,
     y_label: &'static str,
     log: (bool, bool),
-    x: fn(&Config) -> Option<f64>,
+    x: fn(&SimulationConfig) -> Option<f64>,
     y: fn(&Record) -> f64,
 }
 
@@ -52,7 +52,7 @@ const VARIED: [Varied; 4] = [
         x_label: "μ (larger is less private)",
         y_label: "late regret / random's",
         log: (true, true),
-        x: |config| config.learning.privacy.map(|privacy| privacy.0.mu()),
+        x: |config| config.run.privacy.map(|privacy| privacy.0.mu()),
         y: |record| record.outcome.late,
     },
     Varied {
@@ -61,7 +61,7 @@ const VARIED: [Varied; 4] = [
         x_label: "steps T",
         y_label: "regret per honest agent after the first episode",
         log: (true, true),
-        x: |config| Some(config.learning.steps.into()),
+        x: |config| Some(config.run.steps.into()),
         y: |record| record.outcome.after_first_episode / record.honest(),
     },
     Varied {
@@ -70,14 +70,14 @@ const VARIED: [Varied; 4] = [
         x_label: "episode length L",
         y_label: "regret per honest agent",
         log: (true, true),
-        x: |config| config.learning.episode_len.map(f64::from),
+        x: |config| config.run.episode_len.map(f64::from),
         y: |record| record.outcome.regret / record.honest(),
     },
 ];
 
 impl Record {
     fn honest(&self) -> f64 {
-        (self.config.learning.agents - self.config.corrupted()) as f64
+        (self.config.run.agents - self.config.corrupted()) as f64
     }
 
     /// What is left of the configuration without some keys: records with the same are comparable.
@@ -199,7 +199,7 @@ const RANDOM: usize = 9;
 /// A line for a record's aggregator, which has the same colour in all plots.
 fn series(record: &Record, points: Vec<Point>) -> Series {
     const { assert!(AggregatorName::ALL.len() < COLOURS.len(), "aggregators and random choices have a colour each") };
-    let place = AggregatorName::ALL.iter().position(|other| *other == record.config.learning.aggregator).unwrap_or(0);
+    let place = AggregatorName::ALL.iter().position(|other| *other == record.config.run.aggregator).unwrap_or(0);
     let colour = if place < RANDOM { place } else { place + 1 };
     Series { name: record.outcome.aggregator.clone(), colour, points }
 }
@@ -216,25 +216,25 @@ fn distinct(records: &[&Record], key: impl Fn(&Record) -> String) -> String {
 }
 
 /// What was simulated, in words.
-pub fn setting(config: &Config) -> String {
+pub fn setting(config: &SimulationConfig) -> String {
     varied_setting(config, &[])
 }
 
-fn varied_setting(config: &Config, without: &[&str]) -> String {
-    let learning = &config.learning;
-    let mut text = format!("{} agents, d = {}", learning.agents, learning.dim);
+fn varied_setting(config: &SimulationConfig, without: &[&str]) -> String {
+    let run = &config.run;
+    let mut text = format!("{} agents, d = {}", run.agents, run.dim);
     if !without.contains(&"steps") {
-        let _ = write!(text, ", {} steps", learning.steps);
+        let _ = write!(text, ", {} steps", run.steps);
     }
     let _ = write!(text, ", {}", config.environment);
     if !without.contains(&"corrupt") {
         let _ = write!(text, ", {} corrupted", config.corrupted());
     }
     let _ = write!(text, " ({})", config.attack);
-    if learning.schedule == ScheduleName::Theorem {
+    if run.schedule == ScheduleName::Theorem {
         text.push_str(", schedule of the theorem");
     }
-    if let Some(privacy) = learning.privacy.filter(|_| !without.contains(&"privacy")) {
+    if let Some(privacy) = run.privacy.filter(|_| !without.contains(&"privacy")) {
         let _ = write!(text, ", privacy {privacy}");
     }
     text
@@ -252,7 +252,7 @@ fn untold(records: &[&Record]) -> Vec<String> {
 }
 
 /// [`setting`], and some more keys where they have no default.
-fn setting_with(config: &Config, keys: &[String]) -> String {
+fn setting_with(config: &SimulationConfig, keys: &[String]) -> String {
     let mut text = setting(config);
     let values = serde_json::to_value(config).unwrap_or_default();
     for key in keys {

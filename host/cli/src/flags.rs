@@ -1,0 +1,79 @@
+//! Command-line flags and environment variables for configuration keys.
+
+use std::fs;
+use std::marker::PhantomData;
+use std::path::Path;
+
+use clap::{Arg, ArgMatches, Command};
+use fedbandit::config::{AggregatorName, Configure, Key};
+use fedbandit::simulation::{Attack, DIMENSIONS};
+
+use super::Failure;
+
+/// Values given by flags or environment variables, for the keys of `C`.
+#[derive(Clone)]
+pub(super) struct Flags<C> {
+    given: Vec<(String, String)>,
+    keys_of: PhantomData<C>,
+}
+
+impl<C: Configure> Flags<C> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    /// Overrides values of a configuration.
+    pub(super) fn apply(&self, config: &mut C) -> Result<(), Failure> {
+        let mut each = self.given.iter();
+        each.try_for_each(|(key, text)| config.set_text(key, text))
+            .map_err(|error| Failure::Usage(format!("--{error}")))
+    }
+}
+
+impl<C: Configure> clap::FromArgMatches for Flags<C> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |key: Key| Some((key.name(), matches.get_one::<String>(key.field)?.clone()));
+        Ok(Self { given: C::keys().into_iter().filter_map(given).collect(), keys_of: PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl<C: Configure> clap::Args for Flags<C> {
+    fn augment_args(command: Command) -> Command {
+        let argument = |key: Key| {
+            Arg::new(key.field)
+                .long(key.name())
+                .value_name(key.value)
+                .help(help(key))
+                .env(format!("FEDBANDIT_{}", key.field.to_uppercase()))
+                .hide_env(true)
+                .allow_negative_numbers(true)
+        };
+        command.args(C::keys().into_iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// Returns a key's help, with the accepted values where they are a long list.
+fn help(key: Key) -> String {
+    let values = match key.field {
+        "attack" => Attack::ALL.iter().map(ToString::to_string).collect(),
+        "aggregator" => AggregatorName::ALL.iter().map(ToString::to_string).collect(),
+        "dim" => DIMENSIONS.iter().map(ToString::to_string).collect(),
+        _ => Vec::new(),
+    };
+    if values.is_empty() { key.help() } else { format!("{} [values: {}]", key.help(), values.join(", ")) }
+}
+
+/// Sets the keys of a TOML file.
+pub(super) fn read_file(file: &Path, config: &mut impl Configure) -> Result<(), Failure> {
+    let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
+    config.set_toml(file, &text).map_err(Failure::config)
+}
