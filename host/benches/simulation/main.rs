@@ -43,7 +43,7 @@ const ARMS: usize = 10;
 const AGENTS: usize = 100;
 
 fn simulate(config: &SimulationConfig) -> Outcome {
-    simulate(config, &Logs::new(), 1, &|_| {}).expect("the configuration makes sense")
+    fedbandit::simulation::simulate(config, &Logs::new(), 1, &|_| {}).expect("the configuration makes sense")
 }
 
 fn steps() -> String {
