@@ -189,11 +189,12 @@ impl<const D: usize> Agent<D> {
         mean + self.beta * libm::sqrtf(width_squared)
     }
 
-    /// The [`score`](Self::score) of N actions side by side: entry j of action i is `actions[j][i]`. NaN stands for a vector that is
-    /// no action.
+    /// [`score`](Self::score) of N actions side by side: entry j of action i is `actions[j][i]`. An invalid action scores NaN.
     ///
-    /// It is inlined, so that a caller may compile it for the vector registers that it finds. The square root is the caller's: any
-    /// that is rounded correctly gives the same bits.
+    /// Inlined, so that the caller can compile it for the vector registers it detects. `sqrt` must round correctly; every
+    /// such square root gives the same bits.
+    // Hidden: only the simulator of the `fedbandit` package needs it.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn score_lanes<const N: usize>(&self, actions: &[[f32; N]; D], sqrt: impl Fn(f32) -> f32) -> [f32; N] {
         let [norms, means, mut scores] =

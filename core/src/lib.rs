@@ -12,7 +12,6 @@ mod action;
 mod agent;
 mod error;
 mod factor;
-mod fingerprint;
 mod kernel;
 mod model;
 #[doc(hidden)]
@@ -28,7 +27,6 @@ pub mod wire;
 pub use action::{Action, norm_squared_limit, project};
 pub use agent::{Agent, Choice};
 pub use error::{ActionError, ModelError, RecordError, SelectError, StateError};
-pub use fingerprint::fingerprint;
 pub use model::{Model, Prior, Rewards, Values, packed_len};
 pub use summary::EpisodeSummary;
 

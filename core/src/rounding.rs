@@ -4,7 +4,7 @@
 //! are for the controller and for tests; a device has no need to call them.
 
 /// The unit roundoff of f32, u = 2⁻²⁴.
-pub const UNIT_ROUNDOFF: f64 = 5.960_464_477_539_063e-8;
+const UNIT_ROUNDOFF: f64 = 5.960_464_477_539_063e-8;
 
 /// δ, the relative error that rounding puts into the sums of one episode.
 ///

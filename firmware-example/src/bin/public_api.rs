@@ -12,7 +12,7 @@ use cortex_m_rt::entry;
 use fedbandit_core::session::Session;
 use fedbandit_core::wire::{Identity, Message, claimed_address, cobs, is_model, max_frame_len};
 use fedbandit_core::{
-    Action, Agent, Model, Prior, Rewards, Values, fingerprint, norm_squared_limit, packed_len, project, rounding,
+    Action, Agent, Model, Prior, Rewards, Values, norm_squared_limit, packed_len, project, rounding,
 };
 use rand_pcg::Pcg32;
 
@@ -70,7 +70,6 @@ fn main() -> ! {
                 agent = restored;
             }
             link(&mut agent, &mut rng);
-            _ = black_box(fingerprint::<D>(&mut rng, black_box(9)));
             _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3))));
             _ = black_box((rounding::sums(black_box(3), D), rounding::score(black_box(3), 1.0, 1.0, 1.0)));
             if cfg!(feature = "planted-panic") {
