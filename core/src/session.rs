@@ -11,9 +11,7 @@ use crate::agent::Agent;
 use crate::error::ModelError;
 use crate::model::Model;
 use crate::summary::EpisodeSummary;
-use crate::wire::{DecodeError, Identity, Message, NackReason, claimed_type};
-#[cfg(feature = "sealed")]
-use crate::wire::{Nonces, Seal};
+use crate::wire::{Channel, DecodeError, Identity, Message, NackReason, Sender, claimed_type};
 
 /// The wait after a first attempt, in milliseconds.
 const FIRST_WAIT: u32 = 1_000;
@@ -27,7 +25,7 @@ const HEARTBEAT: u32 = 30_000;
 /// A link with room for W unacknowledged summaries in frames of up to F bytes ([`max_frame_len`](crate::wire::max_frame_len), or
 /// `max_sealed_frame_len`).
 pub struct Session<const F: usize, const W: usize> {
-    end: End,
+    channel: Channel,
     boot: u32,
     /// Unacknowledged summaries, the oldest first, and their episodes.
     outbox: Deque<(u32, Vec<u8, F>), W>,
@@ -39,13 +37,6 @@ pub struct Session<const F: usize, const W: usize> {
     next: u64,
     attempts: u32,
     lost: u32,
-}
-
-/// The device's end of the link.
-enum End {
-    Plain(Identity),
-    #[cfg(feature = "sealed")]
-    Sealed(Seal, Nonces),
 }
 
 /// What a received frame meant.
@@ -78,7 +69,7 @@ pub enum Event {
 impl<const F: usize, const W: usize> Session<F, W> {
     /// A session of a device that has started `boot` times; it begins with a hello.
     pub fn new(identity: Identity, boot: u32) -> Self {
-        Self::with(End::Plain(identity), boot)
+        Self::with(Channel::plain(identity), boot)
     }
 
     /// A session in sealed frames, for an identity that asks for them; it refuses plain frames.
@@ -87,11 +78,11 @@ impl<const F: usize, const W: usize> Session<F, W> {
     /// [`handle`](Self::handle) and [`resume`](Self::resume) take F bytes of stack to open a frame.
     #[cfg(feature = "sealed")]
     pub fn sealed(identity: Identity, boot: u32) -> Self {
-        Self::with(End::Sealed(Seal::device(identity), Nonces::new(boot)), boot)
+        Self::with(Channel::sealed_device(identity, boot), boot)
     }
 
-    fn with(end: End, boot: u32) -> Self {
-        Self { end, boot, outbox: Deque::new(), wants_model: true, last_model: 0, next: 0, attempts: 0, lost: 0 }
+    fn with(channel: Channel, boot: u32) -> Self {
+        Self { channel, boot, outbox: Deque::new(), wants_model: true, last_model: 0, next: 0, attempts: 0, lost: 0 }
     }
 
     /// Whether the model of the running episode is still to come.
@@ -119,7 +110,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
         let mut frame = Vec::new();
         // Always room for it, if F is a frame's length: then nothing is lost here.
         if frame.resize(F, 0).is_ok() {
-            match self.end.encode_summary(summary, &mut frame) {
+            match self.channel.encode_summary(summary, &mut frame) {
                 Some(length) => {
                     frame.truncate(length);
                     self.enqueue(summary.episode(), frame);
@@ -136,17 +127,8 @@ impl<const F: usize, const W: usize> Session<F, W> {
     /// # Errors
     /// The bytes are not a summary of this device.
     pub fn resume(&mut self, frame: &[u8]) -> Result<(), DecodeError> {
-        #[cfg(feature = "sealed")]
-        let mut copy;
-        let message = match &self.end {
-            End::Plain(identity) => identity.decode(frame)?,
-            #[cfg(feature = "sealed")]
-            End::Sealed(seal, _) => {
-                copy = Vec::<u8, F>::from_slice(frame).map_err(|_| DecodeError::Length)?;
-                seal.decode_own(&mut copy)?
-            }
-        };
-        let Message::Summary(summary) = message else {
+        let mut buffer = Vec::<u8, F>::new();
+        let Message::Summary(summary) = self.channel.decode_copy(Sender::Own, frame, &mut buffer)? else {
             return Err(DecodeError::Type(claimed_type(frame)));
         };
         let frame = Vec::from_slice(frame).map_err(|_| DecodeError::Length)?;
@@ -177,16 +159,8 @@ impl<const F: usize, const W: usize> Session<F, W> {
         agent: &mut Agent<D>,
         now: u64,
     ) -> Result<Event, DecodeError> {
-        #[cfg(feature = "sealed")]
-        let mut copy;
-        let message = match &self.end {
-            End::Plain(identity) => identity.decode(frame)?,
-            #[cfg(feature = "sealed")]
-            End::Sealed(seal, _) => {
-                copy = Vec::<u8, F>::from_slice(frame).map_err(|_| DecodeError::Length)?;
-                seal.decode(&mut copy)?
-            }
-        };
+        let mut buffer = Vec::<u8, F>::new();
+        let message = self.channel.decode_copy(Sender::Peer, frame, &mut buffer)?;
         let event = match message {
             Message::Model(model) => match self.begin(&model, agent) {
                 Ok(()) => Event::Model { episode: model.episode },
@@ -236,7 +210,7 @@ impl<const F: usize, const W: usize> Session<F, W> {
                     true => Message::Hello { episode, boot: self.boot },
                     false => Message::Heartbeat { episode },
                 };
-                self.end.encode(&message, frame)?
+                self.channel.encode(&message, frame)?
             }
         };
         let wait = match self.outbox.is_empty() && !self.wants_model {
@@ -268,23 +242,5 @@ impl<const F: usize, const W: usize> Session<F, W> {
     fn wait(&mut self, now: u64, milliseconds: u32) {
         self.attempts = 0;
         self.next = now.saturating_add(milliseconds.into());
-    }
-}
-
-impl End {
-    fn encode(&mut self, message: &Message<'_>, frame: &mut [u8]) -> Option<usize> {
-        match self {
-            Self::Plain(identity) => identity.encode(message, frame).ok(),
-            #[cfg(feature = "sealed")]
-            Self::Sealed(seal, nonces) => seal.encode(nonces.next()?, message, frame).ok(),
-        }
-    }
-
-    fn encode_summary<const D: usize>(&mut self, summary: &EpisodeSummary<'_, D>, frame: &mut [u8]) -> Option<usize> {
-        match self {
-            Self::Plain(identity) => identity.encode_summary(summary, frame).ok(),
-            #[cfg(feature = "sealed")]
-            Self::Sealed(seal, nonces) => seal.encode_summary(nonces.next()?, summary, frame).ok(),
-        }
     }
 }

@@ -241,7 +241,7 @@ fn a_device_that_ran_ahead_comes_back() {
 mod sealed {
     use std::collections::HashMap;
 
-    use fedbandit_core::wire::{Nonces, Seal, max_sealed_frame_len};
+    use fedbandit_core::wire::{Channel, max_sealed_frame_len};
 
     use super::*;
 
@@ -250,26 +250,25 @@ mod sealed {
     type Link = Session<FRAME, 4>;
 
     struct Controller {
-        end: Seal,
-        incarnation: u32,
-        nonces: Nonces,
+        channel: Channel,
+        boot: u32,
     }
 
     impl Controller {
-        fn start(incarnation: u32) -> Self {
-            Self { end: Seal::controller(identity()), incarnation, nonces: Nonces::new(incarnation) }
+        fn start(boot: u32) -> Self {
+            Self { channel: Channel::sealed_controller(identity(), boot), boot }
         }
 
         fn send(&mut self, message: &Message<'_>) -> Vec<u8> {
             let mut frame = vec![0; FRAME];
-            let length = self.end.encode(self.nonces.next().unwrap(), message, &mut frame).unwrap();
+            let length = self.channel.encode(message, &mut frame).unwrap();
             frame.truncate(length);
             frame
         }
 
         fn answer(&mut self, frame: &[u8]) -> Vec<u8> {
             let (theta, design) = ([0.25, 0.5], [2.0, 0.0, 2.0]);
-            let answer = match self.end.decode(&mut frame.to_vec()).expect("no frame of the device") {
+            let answer = match self.channel.decode(&mut frame.to_vec()).expect("no frame of the device") {
                 Message::Hello { episode, .. } | Message::Heartbeat { episode } => Message::Model(Model {
                     episode,
                     episode_len: EPISODE_LEN,
@@ -327,7 +326,7 @@ mod sealed {
                 }
             }
             match rng.next_u32() % 1_000 {
-                0 => controller = Controller::start(controller.incarnation + 1),
+                0 => controller = Controller::start(controller.boot + 1),
                 chance @ 1..4 => {
                     boot += 1;
                     let before = std::mem::replace(&mut link, Link::sealed(identity(), boot));
@@ -342,7 +341,7 @@ mod sealed {
                 _ => {}
             }
         }
-        assert!(controller.incarnation > 100 && boot > 300 && lost_state > 100, "too little happened");
+        assert!(controller.boot > 100 && boot > 300 && lost_state > 100, "too little happened");
         assert!(acknowledged > 1_000 && line.repeated > 1_000, "{acknowledged} {}", line.repeated);
     }
 

@@ -8,7 +8,7 @@ use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::{Dropped, Link, Service};
-use fedbandit_core::wire::{Identity, Message, NackReason, Nonces, Seal, Summary};
+use fedbandit_core::wire::{Channel, Identity, Message, NackReason, Summary};
 
 const AGENTS: u32 = 5;
 const TIME_LIMIT: u64 = 1_000;
@@ -605,8 +605,7 @@ fn sealed_devices_hear_and_speak_sealed_frames() {
         devices: vec![Enrolled { agent: 1, revoked: false, sealed: true, enrolled_at: None }],
         ..registry()
     };
-    let device = Seal::device(identity(1));
-    let mut nonces = Nonces::new(1);
+    let mut device = Channel::sealed_device(identity(1), 1);
     let mut store = Memory::default();
     let mut seen = BTreeSet::new();
     for round in 1..=3_u32 {
@@ -615,7 +614,7 @@ fn sealed_devices_hear_and_speak_sealed_frames() {
         assert_eq!(service.handle(Link(1), &mut encode(1, &summary(1))), Err(Dropped::Version), "no way back to plain");
         for message in [hello(), summary(1), summary(1)] {
             let mut frame = [0; 256];
-            let length = device.encode(nonces.next().unwrap(), &message, &mut frame).unwrap();
+            let length = device.encode(&message, &mut frame).unwrap();
             service.handle(Link(1), &mut frame[..length]).unwrap();
             if let Some(batch) = service.take_batch() {
                 store.append(&batch.to_bytes()).unwrap();

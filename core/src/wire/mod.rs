@@ -4,6 +4,7 @@
 //! `docs/wire.md` specifies them byte by byte. A frame is checked from the outside in: length, version, address, tag, and only then
 //! its content. Decoding borrows from the frame and allocates nothing.
 
+mod channel;
 #[cfg(feature = "sealed")]
 mod cipher;
 pub mod cobs;
@@ -16,9 +17,11 @@ use core::fmt;
 use crate::model::{Model, Rewards, Values, packed_len};
 use crate::summary::EpisodeSummary;
 
+pub use channel::Channel;
+pub(crate) use channel::Sender;
 pub use identity::Identity;
 #[cfg(feature = "sealed")]
-pub use sealed::{Nonce, Nonces, Seal, max_sealed_frame_len};
+pub use sealed::max_sealed_frame_len;
 
 /// The version of the layouts.
 pub const VERSION: u8 = 1;

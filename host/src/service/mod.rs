@@ -30,5 +30,5 @@ pub mod tls;
 pub mod worker;
 
 pub use learner::Learner;
-pub use machine::{About, Batch, Dropped, End, Link, Outgoing, RestoreError, Restoring, Service, Start};
+pub use machine::{About, Batch, Dropped, Link, Outgoing, RestoreError, Restoring, Service, Start};
 pub use status::{Promise, Quality, Received, Status, Suspect};
