@@ -2,8 +2,8 @@
 #![cfg(feature = "wire")]
 
 use fedbandit_core::wire::{
-    BufferTooShort, DecodeError, Identity, Message, NackReason, Summary, VERSION, claimed_address, cobs, is_model,
-    max_frame_len,
+    BufferTooShort, DecodeError, Identity, Message, NackReason, SummaryMessage, VERSION, claimed_address, cobs,
+    is_model, max_frame_len,
 };
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, Values};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ const MODEL: Model<'static> = Model {
     design: Values::Native(&[4.0, 0.5, 2.0]),
 };
 
-const SUMMARY: Summary<'static> = Summary {
+const SUMMARY: SummaryMessage<'static> = SummaryMessage {
     episode: 5,
     steps: 3,
     reward_sum: -1.5,
@@ -67,7 +67,7 @@ const GOLDEN: [(Message<'static>, &str, &str); 6] = [
 /// The same values, in a frame or in memory.
 fn values(message: &Message<'_>) -> Vec<u32> {
     let values: Vec<f32> = match message {
-        Message::Summary(Summary { gram, feature_sum, .. }) => gram.iter().chain(feature_sum.iter()).collect(),
+        Message::Summary(SummaryMessage { gram, feature_sum, .. }) => gram.iter().chain(feature_sum.iter()).collect(),
         Message::Model(Model { theta, design, .. }) => theta.iter().chain(design.iter()).collect(),
         _ => Vec::new(),
     };
@@ -114,7 +114,7 @@ fn an_agents_summary_is_a_summary_message() {
     agent.record(&Action::from([0.5, 0.25]), -1.0).unwrap();
     let mut frame = [0; max_frame_len(2)];
     let length = identity().encode_summary(&agent.finish(), &mut frame).unwrap();
-    let expected = Summary {
+    let expected = SummaryMessage {
         episode: 1,
         steps: 2,
         reward_sum: 2.0,
@@ -405,7 +405,7 @@ mod sealed {
         proptest!(cases(500), |((d, gram, feature_sum) in values, episode in any::<u32>(), boot in any::<u32>(), skip in 0..5_usize)| {
             let identity = Identity { dimension: d as u8, ..identity() };
             let (gram, feature_sum) = (Values::Native(&gram), Values::Native(&feature_sum));
-            let message = Message::Summary(Summary { episode, steps: 7, reward_sum: 0.5, gram, feature_sum });
+            let message = Message::Summary(SummaryMessage { episode, steps: 7, reward_sum: 0.5, gram, feature_sum });
             let mut plain = vec![0; max_frame_len(d)];
             let length = identity.encode(&message, &mut plain).unwrap();
             plain.truncate(length - 16);
@@ -423,7 +423,7 @@ mod sealed {
             prop_assert_eq!(&frame, &expected);
             let decoded = Channel::sealed_controller(identity, 1).decode(&mut frame).unwrap();
             prop_assert_eq!(super::values(&decoded), super::values(&message));
-            let same = matches!(decoded, Message::Summary(Summary { episode: found, steps: 7, reward_sum: 0.5, .. }) if found == episode);
+            let same = matches!(decoded, Message::Summary(SummaryMessage { episode: found, steps: 7, reward_sum: 0.5, .. }) if found == episode);
             prop_assert!(same);
         });
     }

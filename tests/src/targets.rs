@@ -289,8 +289,13 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         let values = [0.5_f32; 3];
         let gram = (&values).into();
         let (sum, length) = ([0.25_f32, -1.0], 28 + 8 + 20);
-        let summary =
-            fedbandit_core::wire::Summary { episode: 1, steps: 4, reward_sum: 1.0, gram, feature_sum: (&sum).into() };
+        let summary = fedbandit_core::wire::SummaryMessage {
+            episode: 1,
+            steps: 4,
+            reward_sum: 1.0,
+            gram,
+            feature_sum: (&sum).into(),
+        };
         let messages = [
             Message::Hello { episode: 1, boot: 1 },
             Message::Heartbeat { episode: 2 },

@@ -54,7 +54,7 @@ pub enum Message<'a> {
         episode: u32,
     },
     /// Device: the summary of an episode.
-    Summary(Summary<'a>),
+    Summary(SummaryMessage<'a>),
     /// Controller: the model of an episode.
     Model(Model<'a>),
     /// Controller: this episode's summary is stored and will not be lost.
@@ -74,7 +74,7 @@ pub enum Message<'a> {
 /// A summary as it arrives: see [`EpisodeSummary`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Summary<'a> {
+pub struct SummaryMessage<'a> {
     /// k
     pub episode: u32,
     /// How many steps were recorded.
@@ -168,7 +168,7 @@ fn encode<P: Protection>(by: &P, message: &Message<'_>, frame: &mut [u8]) -> Res
     match *message {
         Message::Hello { episode, boot } => write(by, &header(HELLO, 0, episode), [boot], [], frame),
         Message::Heartbeat { episode } => write(by, &header(HEARTBEAT, 0, episode), [], [], frame),
-        Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }) => {
+        Message::Summary(SummaryMessage { episode, steps, reward_sum, gram, feature_sum }) => {
             let numbers = [steps, reward_sum.to_bits()];
             write(by, &header(SUMMARY, 0, episode), numbers, gram.iter().chain(feature_sum.iter()), frame)
         }
@@ -248,7 +248,7 @@ impl Header {
             (SUMMARY, [steps, reward_sum, values @ ..]) => {
                 let (gram, feature_sum) = split(values, triangle, vector)?;
                 let (steps, reward_sum) = (u32::from_le_bytes(*steps), f32::from_le_bytes(*reward_sum));
-                Ok(Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }))
+                Ok(Message::Summary(SummaryMessage { episode, steps, reward_sum, gram, feature_sum }))
             }
             (MODEL, [episode_len, beta, values @ ..]) => {
                 let (theta, design) = split(values, vector, triangle)?;

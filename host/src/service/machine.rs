@@ -295,8 +295,8 @@ impl Service {
         Ok(())
     }
 
-    fn take(&mut self, agent: AgentId, summary: &wire::Summary<'_>) {
-        let wire::Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
+    fn take(&mut self, agent: AgentId, summary: &wire::SummaryMessage<'_>) {
+        let wire::SummaryMessage { episode, steps, reward_sum, gram, feature_sum } = *summary;
         if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
             self.received.refused += 1;
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });

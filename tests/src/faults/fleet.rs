@@ -1,7 +1,7 @@
 //! The devices: the firmware's agent and session, and those that abuse their keys.
 
 use fedbandit_core::session::Session;
-use fedbandit_core::wire::{Channel, Identity, Message, Summary, cobs};
+use fedbandit_core::wire::{Channel, Identity, Message, SummaryMessage, cobs};
 use fedbandit_core::{Action, Agent, Prior, Rewards, packed_len};
 
 use super::oracle::Values;
@@ -252,7 +252,7 @@ impl Device {
         let numbers = [steps, reward_sum.to_bits()].into_iter().chain(values.iter().map(|value| value.to_bits()));
         made.push((self.identity.agent, episode, numbers.collect()));
         let (gram, feature_sum) = (gram.into(), feature_sum.into());
-        self.encode(&Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }))
+        self.encode(&Message::Summary(SummaryMessage { episode, steps, reward_sum, gram, feature_sum }))
     }
 
     fn of_another_dimension(&mut self, episode: u32) -> Vec<u8> {
@@ -260,7 +260,7 @@ impl Device {
         let values = self.numbers(packed_len(other) + other);
         let (gram, feature_sum) = values.split_at(packed_len(other));
         let (gram, feature_sum) = (gram.into(), feature_sum.into());
-        let message = Message::Summary(Summary { episode, steps: 1, reward_sum: 0.0, gram, feature_sum });
+        let message = Message::Summary(SummaryMessage { episode, steps: 1, reward_sum: 0.0, gram, feature_sum });
         let identity = Identity { dimension: other as u8, ..self.identity.clone() };
         let mut frame = vec![0; 4 * FRAME];
         self.hostile_boot -= 1;
@@ -275,7 +275,7 @@ impl Device {
         let values = self.numbers(packed_len(D) + D);
         let (gram, feature_sum) = values.split_at(packed_len(D));
         let (gram, feature_sum) = (gram.into(), feature_sum.into());
-        let message = Message::Summary(Summary { episode, steps: 1, reward_sum: 0.5, gram, feature_sum });
+        let message = Message::Summary(SummaryMessage { episode, steps: 1, reward_sum: 0.5, gram, feature_sum });
         let mut frame = vec![0; 4 * FRAME];
         let length = identity.encode(&message, &mut frame).expect("it has room");
         frame.truncate(length);
