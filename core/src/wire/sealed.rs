@@ -1,7 +1,7 @@
-//! Sealed frames: as the others, but with a nonce after the header, the payload encrypted, and the tag that of ChaCha20-Poly1305.
+//! Sealed frames: plain frames plus a nonce after the header, with ChaCha20-Poly1305 encrypting and authenticating them.
 //!
-//! A nonce must never come twice under one key, whatever it seals. That it cannot is argued in `docs/wire.md`; here it takes two things of the
-//! caller: a boot number that is larger at each start, and one [`Nonces`] per start.
+//! A nonce must never repeat under one key; `docs/wire.md` proves that it does not. The proof relies on the caller for two
+//! things: a boot counter that grows with each start, and a single [`Seal`] per key and start.
 
 use super::cipher::{Cipher, NONCE_LEN};
 use super::{
@@ -11,13 +11,13 @@ use super::{
 use crate::planted::{self, Bug};
 use crate::summary::EpisodeSummary;
 
-/// The version byte of a sealed frame.
+/// Version byte of a sealed frame.
 const SEALED: u8 = VERSION | 0x80;
 
-/// The mode byte of a blob that asks for sealed frames.
+/// Mode byte of a blob that requires sealed frames.
 const SEALED_BLOB: u8 = 1;
 
-/// The length of the longest sealed frames for a dimension: 12 bytes more than [`max_frame_len`].
+/// Returns the length of the longest sealed frames: 12 bytes more than [`max_frame_len`].
 pub const fn max_sealed_frame_len(dimension: usize) -> usize {
     max_frame_len(dimension) + NONCE_LEN
 }
@@ -134,8 +134,8 @@ impl Identity {
         self.write_blob(SEALED_BLOB)
     }
 
-    /// The keys of what the device sends and of what the controller sends: block 0 of the key stream under the device's own key, which seals no
-    /// frame itself, and the nonce run ‖ agent ‖ `keys`.
+    /// Derives the keys of the device's and of the controller's frames: the halves of block 0 of the key stream under the
+    /// device's key with the nonce run ‖ agent ‖ `keys`. The device's key itself seals no frame.
     fn direction_keys(&self) -> [[u8; 32]; 2] {
         let ([r0, r1, r2, r3], [a0, a1, a2, a3]) = (self.run.to_le_bytes(), self.agent.to_le_bytes());
         Cipher::new(&self.key, &[r0, r1, r2, r3, a0, a1, a2, a3, b'k', b'e', b'y', b's']).keys()
