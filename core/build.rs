@@ -1,4 +1,4 @@
-//! Tells the kernels whether the build is for size.
+//! Sets the cfg `optimise_for_size` when the build is for size.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

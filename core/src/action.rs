@@ -5,27 +5,26 @@ use nalgebra::SVector;
 use crate::error::ActionError;
 use crate::kernel::dot;
 
-/// An action x of a decision set: a feature vector with ‖x‖₂ ≤ 1.
+/// Action x of a decision set: a feature vector with ‖x‖₂ ≤ 1.
 ///
-/// It is `nalgebra`'s column vector, so features are built with its arithmetic; an array converts by
-/// `Action::from([…])`. The norm is checked where an action is used, by
-/// [`Agent::select`](crate::Agent::select) and [`Agent::record`](crate::Agent::record);
-/// [`project`] makes any finite vector fit.
+/// A column vector of `nalgebra`, with its arithmetic; `Action::from([…])` converts an array.
+/// [`Agent::select`](crate::Agent::select) and [`Agent::record`](crate::Agent::record) check the norm. [`project`] scales any
+/// finite vector into range.
 pub type Action<const D: usize> = SVector<f32, D>;
 
-/// The largest ‖x‖₂² that passes as "at most one", computed in f32: 1 + (D + 8)·2⁻²³.
+/// Largest ‖x‖₂², computed in f32, that is accepted as "at most one": 1 + (D + 8)·2⁻²³.
 ///
 /// A vector that was scaled to unit length in f32 arithmetic misses 1 by up to (D + 7)·2⁻²⁴ relative, and computing
 /// its squared norm errs by D·2⁻²⁴ more; both fit below this limit.
-/// [`rounding`](crate::rounding) carries the slack on to the controller.
+/// The controller's tolerance, [`rounding::sums`](crate::rounding::sums), includes this slack.
 pub const fn norm_squared_limit(dimension: usize) -> f32 {
     1.0 + (dimension as f32 + 8.0) * f32::EPSILON
 }
 
-/// Scales an action that is too long back to the unit sphere; leaves every other action as it is.
+/// Scales a vector with norm above 1 back to the unit sphere; returns any other vector unchanged.
 ///
-/// To accept decision sets that do not keep to the unit ball, hand in
-/// `decision_set.iter().map(project)` and record the projected action too. Entries that are not finite stay so and are refused later.
+/// For features outside the unit ball, pass `decision_set.iter().map(project)` to `select` and record the projected action.
+/// A vector with NaN or infinite entries stays invalid and is rejected later.
 ///
 /// ```
 /// use fedbandit_core::{Action, project};
@@ -33,7 +32,7 @@ pub const fn norm_squared_limit(dimension: usize) -> f32 {
 /// assert_eq!(project(&Action::from([0.3, 0.4])), Action::from([0.3, 0.4]));
 /// ```
 pub fn project<const D: usize>(action: &Action<D>) -> Action<D> {
-    // Divided by its largest entry first, so that no square overflows.
+    // Division by the largest entry first keeps squares from overflowing.
     let largest = action.iter().fold(0.0_f32, |max, x| if x.abs() > max { x.abs() } else { max });
     if largest <= 1.0 && dot(entries(action), entries(action)) <= 1.0 {
         return *action;
@@ -43,20 +42,20 @@ pub fn project<const D: usize>(action: &Action<D>) -> Action<D> {
     scaled.map(|x| x / norm)
 }
 
-/// ‖x‖₂ ≤ 1 and every entry finite: one comparison decides, since a NaN or an infinity makes the
-/// squared norm fail it as well.
+/// Validates that ‖x‖₂ ≤ 1 and every entry is finite. A NaN or an infinity fails the comparison of the squared norm too.
 #[inline(always)]
 pub(crate) fn check<const D: usize>(x: &[f32; D]) -> Result<(), ActionError> {
-    if dot(x, x) <= const { norm_squared_limit(D) } { Ok(()) } else { Err(refuse(x)) }
+    if dot(x, x) <= const { norm_squared_limit(D) } { Ok(()) } else { Err(rejection(x)) }
 }
 
+/// Reason why [`check`] rejects x.
 #[cold]
 #[inline(never)]
-pub(crate) fn refuse(x: &[f32]) -> ActionError {
+pub(crate) fn rejection(x: &[f32]) -> ActionError {
     if x.iter().all(|entry| entry.is_finite()) { ActionError::NormAboveOne } else { ActionError::NotFinite }
 }
 
-/// The action as an array.
+/// Returns the action's entries as an array.
 #[inline(always)]
 pub(crate) fn entries<const D: usize>(action: &Action<D>) -> &[f32; D] {
     let [x] = &action.data.0;

@@ -1,10 +1,10 @@
-//! The agent: LinUCB choices and episode sums (Algorithm 1, lines 5 to 12).
+//! The agent: LinUCB selection and episode sums (Algorithm 1, lines 5 to 12).
 
 use core::borrow::Borrow;
 
 use rand_core::Rng;
 
-use crate::action::{Action, check, entries, norm_squared_limit, refuse};
+use crate::action::{Action, check, entries, norm_squared_limit, rejection};
 use crate::error::{ModelError, RecordError, SelectError};
 use crate::factor::{PIVOT_FLOOR, factorise, in_range};
 use crate::kernel::{self, LANES, Lanes};
@@ -14,21 +14,21 @@ use crate::{ActionError, REWARD_LIMIT};
 
 /// One device's side of the federated bandit, for actions of dimension D.
 ///
-/// A pure state machine: models, decision sets and rewards come in as arguments, choices and summaries come out. It
-/// has no clock, no random numbers of its own and no heap, and none of its methods panics. An episode is
+/// A pure state machine: models, decision sets and rewards are arguments; choices and summaries are results. It has no
+/// clock, no random number generator and no heap, and its methods never panic. An episode consists of
 ///
-/// 1. [`begin`](Self::begin) with the controller's model (or the last good one stays in use),
-/// 2. L times [`select`](Self::select), act, [`record`](Self::record),
-/// 3. [`finish`](Self::finish), which yields the summary and starts the next episode.
+/// 1. [`begin`](Self::begin) with the controller's model; without a new model the last valid one stays in use,
+/// 2. L steps of [`select`](Self::select), act, [`record`](Self::record),
+/// 3. [`finish`](Self::finish), which returns the summary and starts the next episode.
 ///
-/// RAM: 4·(D² + 3D) + 24 bytes, of which the two triangles and two vectors that the algorithm needs are all but 24.
+/// RAM: 4·(D² + 3D) + 24 bytes. All but 24 bytes hold the two triangles and vectors of the algorithm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agent<const D: usize> {
     /// θ
     pub(crate) theta: [f32; D],
-    /// Row i: the inverse factor W left of the diagonal, the Gram matrix U from the diagonal on.
+    /// Row i holds the inverse factor W left of the diagonal, and the Gram matrix U from the diagonal on.
     pub(crate) square: [[f32; D]; D],
-    /// The diagonal of W.
+    /// Diagonal of W.
     pub(crate) diagonal: [f32; D],
     /// u
     pub(crate) feature_sum: [f32; D],
@@ -41,24 +41,24 @@ pub struct Agent<const D: usize> {
     pub(crate) rewards: Rewards,
 }
 
-/// The action that [`Agent::select`] chose.
+/// Action chosen by [`Agent::select`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Choice {
-    /// Its place in the decision set, from zero.
+    /// Position in the decision set, from zero.
     pub index: usize,
-    /// Its optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹}.
+    /// Optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹}.
     pub score: f32,
 }
 
 impl<const D: usize> Agent<D> {
-    /// An agent in episode 1 that has seen nothing: θ = 0, Λ = λI.
+    /// Creates an agent in episode 1 without data: θ = 0, Λ = λI.
     ///
     /// # Errors
-    /// The prior's λ is not a positive number, its β is negative or not finite, or its episode length is out of range.
+    /// The prior's λ is not positive, its β is negative, a value is not finite or the episode length is out of range.
     pub fn new(prior: &Prior) -> Result<Self, ModelError> {
-        const { assert!(D > 0 && D <= u16::MAX as usize, "a dimension is from 1 to 65,535") };
+        const { assert!(D > 0 && D <= u16::MAX as usize, "dimension D must be from 1 to 65,535") };
         check_episode_len(prior.episode_len)?;
         if in_range(prior.lambda)? <= PIVOT_FLOOR {
             return Err(ModelError::NotPositiveDefinite { row: 0 });
@@ -77,40 +77,39 @@ impl<const D: usize> Agent<D> {
         })
     }
 
-    /// k, the running episode, counted from 1.
+    /// Returns k, the running episode, counted from 1.
     pub fn episode(&self) -> u32 {
         self.episode
     }
 
-    /// L, the number of steps in the running episode.
+    /// Returns L, the number of steps in the running episode.
     pub fn episode_len(&self) -> u32 {
         self.episode_len
     }
 
-    /// How many steps of the running episode are recorded.
+    /// Returns the number of recorded steps in the running episode.
     pub fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// What rewards may be in this run.
+    /// Returns the reward range of this run.
     pub fn rewards(&self) -> Rewards {
         self.rewards
     }
 
-    /// θ of the model in use.
+    /// Returns θ of the model in use.
     pub fn theta(&self) -> &[f32; D] {
         &self.theta
     }
 
-    /// Takes the controller's model into use and factorises its Λ (line 4): D³/3 multiply-adds and
-    /// 4·(D² + 2D) bytes of stack.
+    /// Applies the controller's model and factorises its Λ (line 4).
     ///
-    /// A model of a later episode than the agent's moves the agent there, so a device that was away catches up. The same model
-    /// may arrive twice.
+    /// A model of a later episode moves the agent to that episode, so a device that was offline catches up. Applying the
+    /// same model twice is harmless. Cost: D³/3 multiply-adds and 4·(D² + 2D) bytes of stack.
     ///
     /// # Errors
-    /// A model of another dimension, out of range, not positive definite, for an earlier episode, or one that would cut an
-    /// episode with records in two. The last good model then stays in use.
+    /// The model has another dimension, a value out of range, a Λ that is not positive definite or an earlier episode, or
+    /// it would interrupt an episode with recorded steps. The last valid model then stays in use.
     pub fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
         let (theta, design) = (model.theta, model.design);
         if theta.len() != D || design.len() != packed_len(D) {
@@ -147,7 +146,7 @@ impl<const D: usize> Agent<D> {
         Ok(())
     }
 
-    /// The same for an agent that went on without models: between two episodes it goes back to the model's.
+    /// [`begin`](Self::begin) for an agent that ran ahead without models: between episodes, it returns to the model's.
     #[cfg(feature = "wire")]
     pub(crate) fn go_back(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
         let ahead = self.episode;
@@ -157,23 +156,24 @@ impl<const D: usize> Agent<D> {
         self.begin(model).inspect_err(|_| self.episode = ahead)
     }
 
-    /// The optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹} of one action: D(D+1)/2 + 3D multiply-adds and a square root.
+    /// Returns the optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹} of an action.
     ///
-    /// It differs from the exact value by at most [`rounding::score`](crate::rounding::score).
+    /// It differs from the exact value by at most [`rounding::score`](crate::rounding::score). Cost: D(D+1)/2 + 3D
+    /// multiply-adds and a square root.
     ///
     /// # Errors
     /// The vector is not an action.
     pub fn score(&self, action: &Action<D>) -> Result<f32, ActionError> {
         let x = entries(action);
         let score = self.score_above(f32::NEG_INFINITY, x);
-        if score.is_nan() { Err(refuse(x)) } else { Ok(score) }
+        if score.is_nan() { Err(rejection(x)) } else { Ok(score) }
     }
 
-    /// The score of x if it may be above `floor`, else −∞; NaN if x is no action.
+    /// Returns the score of x if it may exceed `floor`, else −∞; NaN if x is not an action.
     ///
-    /// An action that cannot win needs no square root. With the floor S, m = ⟨x,θ⟩ and w = ‖x‖_{Λ⁻¹}, it cannot where
-    /// m < S and βw ≤ S − m. That is tested as w² < ((S − m)/β)²·(1 − 10⁻⁶): the roundings of both sides, and of √ and β·w in the
-    /// score, are below half of that together. Then m + βw ≤ S holds for the score before its last rounding, and so after it.
+    /// An action that cannot exceed the floor S needs no square root. With m = ⟨x,θ⟩ and w = ‖x‖_{Λ⁻¹}, that is m < S and
+    /// βw ≤ S − m. The test is w² < ((S − m)/β)²·(1 − 10⁻⁶): all roundings of both sides, of √ and of β·w stay below half of
+    /// that margin together. So m + βw ≤ S holds before the last rounding of the score, and therefore after it.
     // Out of line: inlined into a loop over actions, the factor's entries would be hoisted and spilled.
     #[inline(never)]
     fn score_above(&self, floor: f32, x: &[f32; D]) -> f32 {
@@ -182,31 +182,32 @@ impl<const D: usize> Agent<D> {
         }
         let mean = kernel::dot(x, &self.theta);
         let width_squared = kernel::norm_squared_of_product(&self.square, &self.diagonal, x);
-        let short = (floor - mean) / self.beta;
-        if short > 0.0 && short * short * 0.999_999 > width_squared {
+        let shortfall = (floor - mean) / self.beta;
+        if shortfall > 0.0 && shortfall * shortfall * 0.999_999 > width_squared {
             return f32::NEG_INFINITY;
         }
         mean + self.beta * libm::sqrtf(width_squared)
     }
 
-    /// The [`score`](Self::score) of N actions side by side: entry j of action i is `actions[j][i]`. NaN stands for a vector that is
-    /// no action.
+    /// [`score`](Self::score) of N actions side by side: entry j of action i is `actions[j][i]`. An invalid action scores NaN.
     ///
-    /// It is inlined, so that a caller may compile it for the vector registers that it finds. The square root is the caller's: any
-    /// that is rounded correctly gives the same bits.
+    /// Inlined, so that the caller can compile it for the vector registers it detects. `sqrt` must round correctly; every
+    /// such square root gives the same bits.
+    // Hidden: only the simulator of the `fedbandit` package needs it.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn score_lanes<const N: usize>(&self, actions: &[[f32; N]; D], sqrt: impl Fn(f32) -> f32) -> [f32; N] {
         let [norms, means, mut scores] =
             kernel::lane_products::<D, N, N>(&self.theta, &self.square, &self.diagonal, actions);
         for ((score, norm), mean) in scores.iter_mut().zip(norms).zip(means) {
-            // Before it is asked for, so that it needs no branch.
+            // Computed unconditionally to avoid a branch.
             let value = mean + self.beta * sqrt(*score);
             *score = if norm <= norm_squared_limit(D) { value } else { f32::NAN };
         }
         scores
     }
 
-    /// The action of the decision set with the largest [`score`](Self::score) (line 8), the first of equals.
+    /// Chooses the action with the largest [`score`](Self::score) (line 8); ties go to the first.
     ///
     /// ```
     /// # use fedbandit_core::{Action, Agent, Prior, Rewards};
@@ -217,7 +218,7 @@ impl<const D: usize> Agent<D> {
     /// ```
     ///
     /// # Errors
-    /// The decision set is empty, or holds a vector that is no action: its index is named.
+    /// The decision set is empty or contains a vector that is not an action; the error names its index.
     pub fn select<I>(&self, decision_set: I) -> Result<Choice, SelectError>
     where
         I: IntoIterator<Item: Borrow<Action<D>>>,
@@ -229,7 +230,8 @@ impl<const D: usize> Agent<D> {
         }
     }
 
-    /// [`select`](Self::select) by its definition, as it runs where there are no vector registers.
+    /// [`select`](Self::select) as defined, for targets without vector registers.
+    // Hidden: public for tests and benchmarks only.
     #[doc(hidden)]
     pub fn select_one_by_one<I>(&self, decision_set: I) -> Result<Choice, SelectError>
     where
@@ -238,12 +240,12 @@ impl<const D: usize> Agent<D> {
         let mut best = Best::NONE;
         for (index, action) in decision_set.into_iter().enumerate() {
             let x = entries(action.borrow());
-            best.offer(index, self.score_above(best.score, x), || refuse(x))?;
+            best.offer(index, self.score_above(best.score, x), || rejection(x))?;
         }
         best.choice()
     }
 
-    /// [`select`](Self::select) with several actions side by side in vector registers.
+    /// [`select`](Self::select) on several actions at a time, in vector registers.
     fn select_by_blocks<I>(&self, decision_set: I) -> Result<Choice, SelectError>
     where
         I: IntoIterator<Item: Borrow<Action<D>>>,
@@ -280,13 +282,15 @@ impl<const D: usize> Agent<D> {
         let [norms, means, widths] = products(&self.theta, &self.square, &self.diagonal, block);
         for (lane, ((norm, mean), width)) in norms.iter().zip(means).zip(widths).enumerate().take(filled) {
             let score = if *norm <= norm_squared_limit(D) { mean + self.beta * libm::sqrtf(width) } else { f32::NAN };
-            let why_not = || refuse(&block.map(|row| row.get(lane).copied().unwrap_or_default()));
-            best.offer(start + lane, score, why_not)?;
+            let reason = || rejection(&block.map(|row| row.get(lane).copied().unwrap_or_default()));
+            best.offer(start + lane, score, reason)?;
         }
         Ok(())
     }
 
-    /// As [`select`](Self::select), but equals are equally likely (up to 2⁻³² per tie). The generator is asked only on a tie.
+    /// [`select`](Self::select) with random tie-breaking: tied actions are equally likely, up to 2⁻³² per tie.
+    ///
+    /// The generator is used only on a tie.
     ///
     /// # Errors
     /// As [`select`](Self::select).
@@ -302,7 +306,7 @@ impl<const D: usize> Agent<D> {
             match &mut best {
                 Some(best) if score < best.score => {}
                 Some(best) if score == best.score => {
-                    // The n-th of equals replaces the one before with probability 1/n.
+                    // The n-th of n tied actions replaces the current one with probability 1/n.
                     equals = equals.saturating_add(1);
                     if (u64::from(rng.next_u32()) * u64::from(equals)) >> 32 == 0 {
                         best.index = index;
@@ -317,14 +321,13 @@ impl<const D: usize> Agent<D> {
         best.ok_or(SelectError::EmptyDecisionSet)
     }
 
-    /// Adds one step to the episode's sums, U += xxᵀ and u += xr (line 11): D(D+1)/2 + 2D multiply-adds. Rewards are summed as well,
-    /// for people to see.
+    /// Adds one step to the episode's sums: U += xxᵀ, u += xr and, for monitoring, Σr (line 11).
     ///
-    /// Steps may come in any order: a reward that arrives late is recorded with its action whenever it comes, as long as the episode
-    /// runs.
+    /// Steps may be recorded in any order: a delayed reward can be recorded with its action at any time before the episode
+    /// ends. Cost: D(D+1)/2 + 2D multiply-adds.
     ///
     /// # Errors
-    /// The episode has L records already, the vector is no action, or the reward is not finite or too large.
+    /// All L steps are already recorded, the vector is not an action, or the reward is not finite or too large.
     pub fn record(&mut self, action: &Action<D>, reward: f32) -> Result<(), RecordError> {
         if self.steps >= self.episode_len {
             return Err(RecordError::EpisodeFull);
@@ -350,9 +353,11 @@ impl<const D: usize> Agent<D> {
         Ok(())
     }
 
-    /// Ends the episode: its one summary (lines 11 and 12), whatever was recorded. The next episode starts with the same model.
+    /// Ends the episode and returns its summary (lines 11 and 12), even if fewer than L steps were recorded.
+    ///
+    /// The next episode starts with the same model.
     pub fn finish(&mut self) -> EpisodeSummary<'_, D> {
-        // The sums stay for the summary to show; the next episode's first record clears them.
+        // The summary borrows the sums; the next episode's first record clears them.
         if self.steps == 0 {
             self.clear_sums();
         }
@@ -379,7 +384,7 @@ impl<const D: usize> Agent<D> {
     }
 }
 
-/// The best action so far, the first of equals.
+/// Best action so far; ties go to the first.
 struct Best {
     index: usize,
     score: f32,
@@ -389,11 +394,11 @@ impl Best {
     const NONE: Self = Self { index: usize::MAX, score: f32::NEG_INFINITY };
 
     #[inline(always)]
-    fn offer(&mut self, index: usize, score: f32, why_not: impl FnOnce() -> ActionError) -> Result<(), SelectError> {
+    fn offer(&mut self, index: usize, score: f32, reason: impl FnOnce() -> ActionError) -> Result<(), SelectError> {
         if score > self.score {
             *self = Self { index, score };
         } else if score.is_nan() {
-            return Err(SelectError::Action { index, reason: why_not() });
+            return Err(SelectError::Action { index, reason: reason() });
         }
         Ok(())
     }

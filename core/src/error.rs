@@ -1,8 +1,10 @@
-//! What can be refused, one small enum per operation. An error leaves the agent as it was.
+//! Error types, one small enum per operation. A failed call leaves the agent unchanged.
 
 use core::fmt;
 
-/// Why a vector is not an action.
+use crate::MAX_EPISODE_LEN;
+
+/// Reason why a vector is not an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -14,7 +16,7 @@ pub enum ActionError {
     NormAboveOne,
 }
 
-/// Why [`Agent::select`](crate::Agent::select) made no choice.
+/// Error returned by [`Agent::select`](crate::Agent::select).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -22,22 +24,22 @@ pub enum ActionError {
 pub enum SelectError {
     /// The decision set has no action.
     EmptyDecisionSet,
-    /// What stands at `index` is not an action.
+    /// The vector at `index` is not an action.
     Action {
-        /// Its place in the decision set, from zero.
+        /// Position in the decision set, from zero.
         index: usize,
-        /// What is wrong with it.
+        /// Reason for the rejection.
         reason: ActionError,
     },
 }
 
-/// Why [`Agent::record`](crate::Agent::record) took nothing in.
+/// Error returned by [`Agent::record`](crate::Agent::record).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The episode has its L records: call [`Agent::finish`](crate::Agent::finish).
+    /// All L steps of the episode are recorded: call [`Agent::finish`](crate::Agent::finish).
     EpisodeFull,
     /// The vector is not an action.
     Action(ActionError),
@@ -45,44 +47,44 @@ pub enum RecordError {
     Reward,
 }
 
-/// Why [`Agent::new`](crate::Agent::new) or [`Agent::begin`](crate::Agent::begin) refused a model.
+/// Error returned by [`Agent::new`](crate::Agent::new) and [`Agent::begin`](crate::Agent::begin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum ModelError {
-    /// θ or the packed Λ has another number of values than the agent's dimension asks for.
+    /// The number of values in θ or in the packed Λ does not match the agent's dimension.
     Dimension {
-        /// Values in θ.
+        /// Number of values in θ.
         theta: usize,
-        /// Values in the packed upper triangle of Λ.
+        /// Number of values in the packed upper triangle of Λ.
         design: usize,
     },
     /// β or a value of θ or Λ is NaN, infinite or beyond ±[`VALUE_LIMIT`](crate::VALUE_LIMIT), or β is negative.
     OutOfRange,
     /// Λ is not positive definite in f32: the pivot of this row is zero, negative or lost to rounding.
     NotPositiveDefinite {
-        /// The row, from zero.
+        /// Row index, from zero.
         row: usize,
     },
     /// The episode length is zero or above [`MAX_EPISODE_LEN`](crate::MAX_EPISODE_LEN).
     EpisodeLen(u32),
-    /// The model is for an episode that is over.
+    /// The model is for an episode that has ended.
     OldEpisode {
         /// The model's episode.
         model: u32,
         /// The agent's episode.
         agent: u32,
     },
-    /// The running episode has records, and this model is for a later one or changes the episode's length or reward
-    /// rule: call [`Agent::finish`](crate::Agent::finish) first.
+    /// The running episode has recorded steps, and the model is for a later episode or changes L or the reward range.
+    /// Call [`Agent::finish`](crate::Agent::finish) first.
     EpisodeUnfinished {
-        /// Records so far.
+        /// Number of recorded steps.
         steps: u32,
     },
 }
 
-/// Why [`Agent::restore`](crate::Agent::restore) or [`Agent::save`](crate::Agent::save) failed.
+/// Error returned by [`Agent::restore`](crate::Agent::restore) and [`Agent::save`](crate::Agent::save).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -95,21 +97,21 @@ pub enum StateError {
         /// Bytes given.
         found: usize,
     },
-    /// The bytes do not start as a saved agent.
+    /// The bytes do not start with the magic number of a saved agent.
     NotASavedAgent,
-    /// Saved by a version of the layout that this one cannot read.
+    /// The layout version is not supported.
     Version(u8),
-    /// Saved by an agent of another dimension.
+    /// The state belongs to an agent of another dimension.
     Dimension(u16),
-    /// The checksum does not match: a torn write or worn flash.
+    /// The checksum does not match, for example after a torn write or in worn flash.
     Corrupt,
 }
 
 impl fmt::Display for ActionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotFinite => "an entry of the action is not finite",
-            Self::NormAboveOne => "the action's norm is above 1",
+            Self::NotFinite => "an entry is NaN or infinite",
+            Self::NormAboveOne => "the norm exceeds 1; scale the action with `project`",
         })
     }
 }
@@ -117,8 +119,8 @@ impl fmt::Display for ActionError {
 impl fmt::Display for SelectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::EmptyDecisionSet => f.write_str("the decision set is empty"),
-            Self::Action { index, reason } => write!(f, "action {index}: {reason}"),
+            Self::EmptyDecisionSet => f.write_str("decision set is empty"),
+            Self::Action { index, reason } => write!(f, "invalid action at index {index}: {reason}"),
         }
     }
 }
@@ -126,9 +128,9 @@ impl fmt::Display for SelectError {
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::EpisodeFull => f.write_str("the episode has all its records; finish it"),
-            Self::Action(reason) => reason.fmt(f),
-            Self::Reward => f.write_str("the reward is not finite or too large"),
+            Self::EpisodeFull => f.write_str("all steps of the episode are recorded; call `finish`"),
+            Self::Action(reason) => write!(f, "invalid action: {reason}"),
+            Self::Reward => f.write_str("reward must be finite and at most 2^96 in magnitude"),
         }
     }
 }
@@ -137,16 +139,21 @@ impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dimension { theta, design } => {
-                write!(f, "the model has {theta} and {design} values, which is another dimension than the agent's")
+                write!(
+                    f,
+                    "model with {theta} values of theta and {design} of Lambda does not match the agent's dimension"
+                )
             }
-            Self::OutOfRange => f.write_str("a value of the model is not finite or too large"),
-            Self::NotPositiveDefinite { row } => write!(f, "the design matrix is not positive definite at row {row}"),
-            Self::EpisodeLen(length) => write!(f, "an episode cannot have {length} steps"),
+            Self::OutOfRange => {
+                f.write_str("model values must be finite and at most 2^60 in magnitude, and beta must not be negative")
+            }
+            Self::NotPositiveDefinite { row } => write!(f, "design matrix is not positive definite at row {row}"),
+            Self::EpisodeLen(length) => write!(f, "episode length must be from 1 to {MAX_EPISODE_LEN}, got {length}"),
             Self::OldEpisode { model, agent } => {
-                write!(f, "the model is for episode {model}, the agent is in episode {agent}")
+                write!(f, "model is for episode {model}, but the agent is already in episode {agent}")
             }
             Self::EpisodeUnfinished { steps } => {
-                write!(f, "the running episode has {steps} records; finish it before this model")
+                write!(f, "running episode has {steps} recorded steps; call `finish` before this model")
             }
         }
     }
@@ -155,11 +162,11 @@ impl fmt::Display for ModelError {
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Length { expected, found } => write!(f, "the state takes {expected} bytes, not {found}"),
-            Self::NotASavedAgent => f.write_str("these bytes are not a saved agent"),
-            Self::Version(version) => write!(f, "state layout {version} is not known"),
-            Self::Dimension(dimension) => write!(f, "the state is of dimension {dimension}"),
-            Self::Corrupt => f.write_str("the state's checksum does not match"),
+            Self::Length { expected, found } => write!(f, "saved state must have {expected} bytes, got {found}"),
+            Self::NotASavedAgent => f.write_str("not a saved agent"),
+            Self::Version(version) => write!(f, "unsupported state layout version {version}"),
+            Self::Dimension(dimension) => write!(f, "saved state has dimension {dimension}, which is not the agent's"),
+            Self::Corrupt => f.write_str("saved state is corrupt: checksum mismatch"),
         }
     }
 }

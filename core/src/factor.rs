@@ -1,27 +1,28 @@
-//! The inverse Cholesky factor W of a design matrix: Λ = LLᵀ and W = L⁻¹, so that ‖x‖_{Λ⁻¹} = ‖Wx‖₂.
+//! Inverse Cholesky factor W of a design matrix: Λ = LLᵀ and W = L⁻¹, so that ‖x‖_{Λ⁻¹} = ‖Wx‖₂.
 //!
-//! Scoring with W needs no division and no substitution, and reads each row of W once, in order.
+//! Scoring with W needs neither division nor substitution and reads each row of W once, in order.
 
 use crate::VALUE_LIMIT;
 use crate::error::ModelError;
 use crate::kernel::add_scaled;
 
-/// Entries of W stay below this, so that no score can overflow: ‖Wx‖₂² ≤ D²·2⁸⁰.
+/// Bound on the entries of W. No score can overflow below it: ‖Wx‖₂² ≤ D²·2⁸⁰.
 const FACTOR_LIMIT: f32 = 1.0995116e12; // 2⁴⁰
 
-/// The smallest pivot, 2⁻⁶⁰: its inverse root stays far below [`FACTOR_LIMIT`].
+/// Smallest accepted pivot, 2⁻⁶⁰: its inverse root stays far below [`FACTOR_LIMIT`].
 pub(crate) const PIVOT_FLOOR: f32 = 8.673_617e-19;
 
 /// Factorises Λ, given as its packed upper triangle, and inverts the factor in one sweep of D³/3 multiply-adds.
 ///
-/// Leaves W's diagonal in `diagonal` and its rows left of the diagonal of `square`, whose other entries mean nothing. Both are
-/// the caller's scratch: a model that is refused must leave the last good factor untouched, and one copy is enough.
+/// Writes W's diagonal to `diagonal` and its rows left of the diagonal of `square`; the other entries of `square` are
+/// scratch. The caller keeps the last valid factor elsewhere, since a rejected model must leave it untouched.
 ///
-/// With Λ = M⁻¹·diag(p)·M⁻ᵀ, M unit lower triangular, W = diag(p)^{−1/2}·M. Step k finds row k as [ M's row | pivot p_k | rest of
-/// the Schur complement's row ], subtracts a_ki/p_k of it from each row i below, on both sides of the diagonal, and
-/// scales M's part by 1/√p_k. No root enters the elimination, which keeps its error small.
+/// With Λ = M⁻¹·diag(p)·M⁻ᵀ and M unit lower triangular, W = diag(p)^{−1/2}·M. At step k, row k holds
+/// [ row of M | pivot p_k | rest of the Schur complement's row ]. The step subtracts a_ki/p_k times this row from each row i
+/// below, on both sides of the diagonal, and scales M's part by 1/√p_k. The elimination itself takes no square root, which
+/// keeps its error small.
 ///
-/// A pivot must stand above 2⁻²³ of its entry of Λ: below that it is rounding, not data.
+/// A pivot must exceed 2⁻²³ of its entry of Λ: below that it consists of rounding errors.
 pub(crate) fn factorise<const D: usize>(
     mut design: impl Iterator<Item = f32>,
     square: &mut [[f32; D]; D],
@@ -63,7 +64,7 @@ pub(crate) fn factorise<const D: usize>(
     Ok(())
 }
 
-/// The value, if it is finite and within ±[`VALUE_LIMIT`].
+/// Validates that a value is finite and within ±[`VALUE_LIMIT`].
 pub(crate) fn in_range(value: f32) -> Result<f32, ModelError> {
     if value.abs() <= VALUE_LIMIT { Ok(value) } else { Err(ModelError::OutOfRange) }
 }

@@ -2,7 +2,7 @@
 #![no_std]
 #![deny(missing_docs)]
 #![warn(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// `!(x <= limit)` refuses a NaN together with what is too large.
+// `!(x <= limit)` also rejects NaN.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
 #[cfg(any(feature = "std", fedbandit_planted))]
@@ -12,7 +12,6 @@ mod action;
 mod agent;
 mod error;
 mod factor;
-mod fingerprint;
 mod kernel;
 mod model;
 #[doc(hidden)]
@@ -28,15 +27,14 @@ pub mod wire;
 pub use action::{Action, norm_squared_limit, project};
 pub use agent::{Agent, Choice};
 pub use error::{ActionError, ModelError, RecordError, SelectError, StateError};
-pub use fingerprint::fingerprint;
 pub use model::{Model, Prior, Rewards, Values, packed_len};
 pub use summary::EpisodeSummary;
 
-/// The largest episode length L: the bound on the error of its sums ([`rounding::sums`]) is 2⁻⁸ there.
+/// Largest episode length L. Its sums have a relative error of at most 2⁻⁸; see [`rounding::sums`].
 pub const MAX_EPISODE_LEN: u32 = 65_536;
 
-/// The largest magnitude of β and of an entry of θ or Λ, 2⁶⁰: no score can then overflow.
+/// Largest magnitude of β and of the entries of θ and Λ, 2⁶⁰. No score can overflow below it.
 pub const VALUE_LIMIT: f32 = 1.152_921_5e18;
 
-/// The largest magnitude of a reward, 2⁹⁶: no sum of an episode can then overflow.
+/// Largest magnitude of a reward, 2⁹⁶. No sum of an episode can overflow below it.
 pub const REWARD_LIMIT: f32 = 7.922_816_3e28;

@@ -1,22 +1,22 @@
-//! What the controller broadcasts, and what an agent assumes before the first broadcast.
+//! Model broadcast by the controller, and the prior an agent uses before the first broadcast.
 
 use crate::MAX_EPISODE_LEN;
 use crate::error::ModelError;
 
-/// The model (θ_k, Λ_k) of episode k with its width β_k, as the controller broadcasts it (Algorithm 1, line 4).
+/// Model (θ_k, Λ_k) of episode k with its width β_k, as broadcast by the controller (Algorithm 1, line 4).
 ///
-/// A view: its values stay where they are, in arrays or in a received frame, and
-/// [`Agent::begin`](crate::Agent::begin) reads them once. The dimension is a run-time fact here; the agent checks it.
+/// A view of values in arrays or in a received frame; [`Agent::begin`](crate::Agent::begin) reads them once and checks
+/// their dimension.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Model<'a> {
     /// k, counted from 1.
     pub episode: u32,
-    /// L, the number of steps in this episode: 1 to [`MAX_EPISODE_LEN`].
+    /// L, the number of steps in this episode, from 1 to [`MAX_EPISODE_LEN`].
     pub episode_len: u32,
     /// β_k ≥ 0, the width of the confidence region.
     pub beta: f32,
-    /// What rewards may be in this run.
+    /// Reward range of this run.
     pub rewards: Rewards,
     /// θ_k: D values.
     pub theta: Values<'a>,
@@ -24,22 +24,22 @@ pub struct Model<'a> {
     pub design: Values<'a>,
 }
 
-/// What an agent works with before its first model: θ = 0, Λ = λI, in episode 1.
+/// State of an agent before its first model: θ = 0, Λ = λI, in episode 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Prior {
     /// λ > 0.
     pub lambda: f32,
-    /// β ≥ 0. With θ = 0 any positive value prefers the longest action.
+    /// β ≥ 0. With θ = 0, any positive value selects the longest action.
     pub beta: f32,
-    /// L, the number of steps in an episode: 1 to [`MAX_EPISODE_LEN`].
+    /// L, the number of steps in an episode, from 1 to [`MAX_EPISODE_LEN`].
     pub episode_len: u32,
-    /// What rewards may be in this run.
+    /// Reward range of this run.
     pub rewards: Rewards,
 }
 
-/// What a reward may be.
+/// Range of rewards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -47,11 +47,11 @@ pub enum Rewards {
     /// Any finite number up to [`REWARD_LIMIT`](crate::REWARD_LIMIT).
     #[default]
     Unbounded,
-    /// Clipped to [−1, 1], as differential privacy needs: it bounds what one message can change.
+    /// Clipped to [−1, 1]. Differential privacy requires this bound on the influence of a single message.
     Clipped,
 }
 
-/// A run of f32 values: in memory, or as little-endian bytes inside a frame.
+/// Sequence of f32 values, in memory or as little-endian bytes inside a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Values<'a> {
@@ -62,7 +62,7 @@ pub enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// How many there are.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         match self {
             Self::Native(values) => values.len(),
@@ -70,12 +70,12 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no values.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The values, in order.
+    /// Iterates over the values.
     pub fn iter(&self) -> impl Iterator<Item = f32> + use<'a> {
         let (native, wire): (&[f32], &[[u8; 4]]) = match *self {
             Self::Native(values) => (values, &[]),
@@ -103,7 +103,7 @@ impl<'a> From<&'a [[u8; 4]]> for Values<'a> {
     }
 }
 
-/// The number of values in a packed triangle of dimension D: D(D+1)/2.
+/// Returns the number of values in a packed triangle of dimension D: D(D+1)/2.
 pub const fn packed_len(dimension: usize) -> usize {
     dimension * (dimension + 1) / 2
 }

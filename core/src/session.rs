@@ -1,8 +1,8 @@
-//! The device's side of the link to a controller, as a state machine without IO.
+//! The device's side of the link to a controller, as a sans-IO state machine.
 //!
-//! Time and random numbers come in as arguments, frames go out of [`Session::poll`]. A summary is sent again, the same bytes each time, until the
-//! controller acknowledges it; attempts back off from one second to a minute, with jitter, so that a fleet does not return in
-//! step after an outage.
+//! Time and random numbers are arguments; [`Session::poll`] returns the frames to send. A summary is repeated, byte for byte,
+//! until the controller acknowledges it. Retries back off exponentially from one second to about a minute. Jitter keeps the
+//! devices of a fleet from reconnecting simultaneously after an outage.
 
 use heapless::{Deque, Vec};
 use rand_core::Rng;
@@ -11,115 +11,116 @@ use crate::agent::Agent;
 use crate::error::ModelError;
 use crate::model::Model;
 use crate::summary::EpisodeSummary;
-use crate::wire::{DecodeError, Identity, Message, NackReason, claimed_type};
-#[cfg(feature = "sealed")]
-use crate::wire::{Nonces, Seal};
+use crate::wire::{Channel, DecodeError, Identity, Message, NackReason, Sender, claimed_type};
 
-/// The wait after a first attempt, in milliseconds.
-const FIRST_WAIT: u32 = 1_000;
+/// Delay before the first retry, in milliseconds.
+const FIRST_RETRY: u32 = 1_000;
 
-/// Doublings of the wait: 1 s, 2 s, … 64 s.
-const DOUBLINGS: u32 = 6;
+/// Largest number of doublings of the retry delay: 1 s, 2 s, … 64 s.
+const MAX_DOUBLINGS: u32 = 6;
 
-/// With nothing to say, a device shows itself this often, in milliseconds.
-const HEARTBEAT: u32 = 30_000;
+/// Longest interval between heartbeats, in milliseconds.
+const HEARTBEAT_INTERVAL: u32 = 30_000;
 
-/// A link with room for W unacknowledged summaries in frames of up to F bytes ([`max_frame_len`](crate::wire::max_frame_len), or
-/// `max_sealed_frame_len`).
+/// Link state of a device, with room for W unacknowledged summaries in frames of up to F bytes.
+///
+/// F must be at least [`max_frame_len`](crate::wire::max_frame_len) of the dimension, `max_sealed_frame_len` for sealed frames.
 pub struct Session<const F: usize, const W: usize> {
-    end: End,
+    channel: Channel,
     boot: u32,
-    /// Unacknowledged summaries, the oldest first, and their episodes.
+    /// Episodes and frames of unacknowledged summaries, oldest first.
     outbox: Deque<(u32, Vec<u8, F>), W>,
-    /// Whether the model of the running episode is still to come.
+    /// True until the model of the running episode arrives.
     wants_model: bool,
-    /// The episode of the last model that was taken; 0 before the first.
+    /// Episode of the last applied model; 0 before the first.
     last_model: u32,
-    /// When to speak next, in milliseconds.
-    next: u64,
+    /// Time of the next frame, in milliseconds.
+    next_send: u64,
     attempts: u32,
     lost: u32,
 }
 
-/// The device's end of the link.
-enum End {
-    Plain(Identity),
-    #[cfg(feature = "sealed")]
-    Sealed(Seal, Nonces),
-}
-
-/// What a received frame meant.
+/// Effect of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Event {
-    /// The agent took the model into use.
+    /// The agent applied the model.
     Model {
         /// The model's episode.
         episode: u32,
     },
-    /// The agent refused the model and keeps its last good one.
+    /// The agent rejected the model and keeps its last valid one.
     ModelRefused(ModelError),
-    /// A summary is safe with the controller.
+    /// The controller stored a summary durably.
     Acknowledged {
         /// The summary's episode.
         episode: u32,
     },
-    /// The controller does not want a summary.
+    /// The controller rejected a summary.
     Rejected {
         /// The summary's episode.
         episode: u32,
-        /// Why not.
+        /// Reason for the rejection.
         reason: NackReason,
     },
-    /// An acknowledgement of nothing that waits for one, or a device's own kind of message.
+    /// The frame acknowledged no pending summary, or its message type is sent by devices only.
     Ignored,
 }
 
 impl<const F: usize, const W: usize> Session<F, W> {
-    /// A session of a device that has started `boot` times; it begins with a hello.
+    /// Creates a session over plain frames; `boot` is the device's boot counter. The first frame is a hello.
     pub fn new(identity: Identity, boot: u32) -> Self {
-        Self::with(End::Plain(identity), boot)
+        Self::with(Channel::plain(identity), boot)
     }
 
-    /// A session in sealed frames, for an identity that asks for them; it refuses plain frames.
+    /// Creates a session over sealed frames, for an identity that requires them. It rejects plain frames.
     ///
-    /// To be made once per start, with a boot number that is larger at each start and was stored durably before: see [`Nonces`].
-    /// [`handle`](Self::handle) and [`resume`](Self::resume) take F bytes of stack to open a frame.
+    /// Create only one per start: the rules of [`Channel::sealed_device`] for `boot` apply.
+    /// [`handle`](Self::handle) and [`resume`](Self::resume) need F bytes of stack to open a frame.
     #[cfg(feature = "sealed")]
     pub fn sealed(identity: Identity, boot: u32) -> Self {
-        Self::with(End::Sealed(Seal::device(identity), Nonces::new(boot)), boot)
+        Self::with(Channel::sealed_device(identity, boot), boot)
     }
 
-    fn with(end: End, boot: u32) -> Self {
-        Self { end, boot, outbox: Deque::new(), wants_model: true, last_model: 0, next: 0, attempts: 0, lost: 0 }
+    fn with(channel: Channel, boot: u32) -> Self {
+        Self {
+            channel,
+            boot,
+            outbox: Deque::new(),
+            wants_model: true,
+            last_model: 0,
+            next_send: 0,
+            attempts: 0,
+            lost: 0,
+        }
     }
 
-    /// Whether the model of the running episode is still to come.
+    /// Returns true before the first model, and from the end of an episode until the next model is applied.
     pub fn wants_model(&self) -> bool {
         self.wants_model
     }
 
-    /// The unacknowledged summaries' frames, the oldest first.
+    /// Iterates over the frames of unacknowledged summaries, oldest first.
     pub fn unacknowledged(&self) -> impl Iterator<Item = &[u8]> {
         self.outbox.iter().map(|(_, frame)| frame.as_slice())
     }
 
-    /// The episode of the newest unacknowledged summary.
+    /// Returns the episode of the newest unacknowledged summary.
     pub fn newest(&self) -> Option<u32> {
         self.outbox.back().map(|(episode, _)| *episode)
     }
 
-    /// How many summaries were given up, because W newer ones were waiting.
+    /// Returns the number of summaries dropped because W newer ones were pending.
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Queues the summary of the episode that just ended. From here on the next episode's model is wanted.
+    /// Queues the summary of the episode that just ended and requests the next episode's model.
     pub fn submit<const D: usize>(&mut self, summary: &EpisodeSummary<'_, D>, now: u64) {
         let mut frame = Vec::new();
-        // Always room for it, if F is a frame's length: then nothing is lost here.
+        // Resizing to the capacity cannot fail. Encoding fails if F is shorter than the frame.
         if frame.resize(F, 0).is_ok() {
-            match self.end.encode_summary(summary, &mut frame) {
+            match self.channel.encode_summary(summary, &mut frame) {
                 Some(length) => {
                     frame.truncate(length);
                     self.enqueue(summary.episode(), frame);
@@ -128,25 +129,16 @@ impl<const F: usize, const W: usize> Session<F, W> {
             }
         }
         self.wants_model = true;
-        self.speak_at_once(now);
+        self.schedule(now, 0);
     }
 
-    /// Queues a frame of [`unacknowledged`](Self::unacknowledged) again, after a reset.
+    /// Queues a frame saved from [`unacknowledged`](Self::unacknowledged) before a reset.
     ///
     /// # Errors
-    /// The bytes are not a summary of this device.
+    /// The bytes are not a summary frame of this device.
     pub fn resume(&mut self, frame: &[u8]) -> Result<(), DecodeError> {
-        #[cfg(feature = "sealed")]
-        let mut copy;
-        let message = match &self.end {
-            End::Plain(identity) => identity.decode(frame)?,
-            #[cfg(feature = "sealed")]
-            End::Sealed(seal, _) => {
-                copy = Vec::<u8, F>::from_slice(frame).map_err(|_| DecodeError::Length)?;
-                seal.decode_own(&mut copy)?
-            }
-        };
-        let Message::Summary(summary) = message else {
+        let mut buffer = Vec::<u8, F>::new();
+        let Message::Summary(summary) = self.channel.decode_copy(Sender::Own, frame, &mut buffer)? else {
             return Err(DecodeError::Type(claimed_type(frame)));
         };
         let frame = Vec::from_slice(frame).map_err(|_| DecodeError::Length)?;
@@ -154,39 +146,31 @@ impl<const F: usize, const W: usize> Session<F, W> {
         Ok(())
     }
 
-    /// Queues a frame, unless one of the same episode waits already: the first stays.
+    /// Queues a frame unless one of the same episode is already pending.
     fn enqueue(&mut self, episode: u32, frame: Vec<u8, F>) {
-        if self.outbox.iter().any(|(waiting, _)| *waiting == episode) {
+        if self.outbox.iter().any(|(pending, _)| *pending == episode) {
             return;
         }
         if self.outbox.is_full() {
-            // A controller takes late summaries for a window only: the oldest is the least worth.
+            // A controller accepts late summaries only within a window, so the oldest is the least valuable.
             self.outbox.pop_front();
             self.lost = self.lost.saturating_add(1);
         }
         _ = self.outbox.push_back((episode, frame));
     }
 
-    /// Takes a received frame; a model goes to the agent.
+    /// Processes a received frame and passes a model on to the agent.
     ///
     /// # Errors
-    /// The bytes are not a frame for this device. Nothing changes then.
+    /// The bytes are not a frame for this device; session and agent stay unchanged.
     pub fn handle<const D: usize>(
         &mut self,
         frame: &[u8],
         agent: &mut Agent<D>,
         now: u64,
     ) -> Result<Event, DecodeError> {
-        #[cfg(feature = "sealed")]
-        let mut copy;
-        let message = match &self.end {
-            End::Plain(identity) => identity.decode(frame)?,
-            #[cfg(feature = "sealed")]
-            End::Sealed(seal, _) => {
-                copy = Vec::<u8, F>::from_slice(frame).map_err(|_| DecodeError::Length)?;
-                seal.decode(&mut copy)?
-            }
-        };
+        let mut buffer = Vec::<u8, F>::new();
+        let message = self.channel.decode_copy(Sender::Peer, frame, &mut buffer)?;
         let event = match message {
             Message::Model(model) => match self.begin(&model, agent) {
                 Ok(()) => Event::Model { episode: model.episode },
@@ -198,15 +182,15 @@ impl<const F: usize, const W: usize> Session<F, W> {
         };
         match event {
             Event::Ignored | Event::ModelRefused(_) => {}
-            // The controller is there: the next frame need not wait for the last one's turn.
-            _ if !self.outbox.is_empty() => self.speak_at_once(now),
-            _ => self.wait(now, FIRST_WAIT),
+            // The controller is reachable, so the next frame goes out without delay.
+            _ if !self.outbox.is_empty() => self.schedule(now, 0),
+            _ => self.schedule(now, FIRST_RETRY),
         }
         Ok(event)
     }
 
-    /// Which episode runs is the controller's to say. An agent that went on with its last model may have counted too far; it goes
-    /// back for a model that is newer than that one. An older one, which somebody may have recorded, moves it nowhere.
+    /// Applies a model. An agent that ran ahead with its last model returns to the controller's episode, but only for a newer
+    /// model than that one: a replayed old model must not move it back.
     fn begin<const D: usize>(&mut self, model: &Model<'_>, agent: &mut Agent<D>) -> Result<(), ModelError> {
         match model.episode > self.last_model {
             true => agent.go_back(model)?,
@@ -216,75 +200,57 @@ impl<const F: usize, const W: usize> Session<F, W> {
         Ok(())
     }
 
-    /// Writes the frame to send now, if any, and returns its length. To be called again and again.
+    /// Writes the frame that is due, if any, and returns its length.
     ///
-    /// `episode` is the agent's. A buffer of F bytes always suffices; with a shorter one nothing is sent.
+    /// Call it regularly, and after each [`submit`](Self::submit) and [`handle`](Self::handle). At most one frame is due at a
+    /// time: after `Some`, calls with the same `now` return `None`, so it may be called in a loop until then.
+    ///
+    /// `episode` is the agent's. A buffer of F bytes always suffices; with a shorter one the frame stays due.
     pub fn poll(&mut self, episode: u32, now: u64, rng: &mut impl Rng, frame: &mut [u8]) -> Option<usize> {
-        if now < self.next {
+        if now < self.next_send {
             return None;
         }
         let length = match self.outbox.front() {
-            Some((_, waiting)) => {
-                let place = frame.get_mut(..waiting.len())?;
-                for (to, from) in place.iter_mut().zip(waiting) {
+            Some((_, pending)) => {
+                let target = frame.get_mut(..pending.len())?;
+                for (to, from) in target.iter_mut().zip(pending) {
                     *to = *from;
                 }
-                waiting.len()
+                pending.len()
             }
             None => {
                 let message = match self.wants_model {
                     true => Message::Hello { episode, boot: self.boot },
                     false => Message::Heartbeat { episode },
                 };
-                self.end.encode(&message, frame)?
+                self.channel.encode(&message, frame)?
             }
         };
-        let wait = match self.outbox.is_empty() && !self.wants_model {
-            true => HEARTBEAT,
-            false => FIRST_WAIT << self.attempts,
+        let delay = match self.outbox.is_empty() && !self.wants_model {
+            true => HEARTBEAT_INTERVAL,
+            false => FIRST_RETRY << self.attempts,
         };
-        // Between a half and the whole of the wait.
-        let jitter = (u64::from(rng.next_u32()) * u64::from(wait / 2)) >> 32;
-        self.next = now.saturating_add(u64::from(wait) - jitter);
-        self.attempts = (self.attempts + 1).min(DOUBLINGS);
+        // Shortens the delay by up to a half.
+        let jitter = (u64::from(rng.next_u32()) * u64::from(delay / 2)) >> 32;
+        self.next_send = now.saturating_add(u64::from(delay) - jitter);
+        self.attempts = (self.attempts + 1).min(MAX_DOUBLINGS);
         Some(length)
     }
 
-    /// Forgets the summary of an episode, if it waits.
+    /// Removes the pending summary of an episode; returns false if there is none.
     fn remove(&mut self, episode: u32) -> bool {
-        let waiting = self.outbox.len();
-        for _ in 0..waiting {
+        let pending = self.outbox.len();
+        for _ in 0..pending {
             if let Some(entry) = self.outbox.pop_front().filter(|entry| entry.0 != episode) {
                 _ = self.outbox.push_back(entry);
             }
         }
-        self.outbox.len() < waiting
+        self.outbox.len() < pending
     }
 
-    fn speak_at_once(&mut self, now: u64) {
-        self.wait(now, 0);
-    }
-
-    fn wait(&mut self, now: u64, milliseconds: u32) {
+    /// Schedules the next frame and resets the backoff.
+    fn schedule(&mut self, now: u64, delay: u32) {
         self.attempts = 0;
-        self.next = now.saturating_add(milliseconds.into());
-    }
-}
-
-impl End {
-    fn encode(&mut self, message: &Message<'_>, frame: &mut [u8]) -> Option<usize> {
-        match self {
-            Self::Plain(identity) => identity.encode(message, frame).ok(),
-            #[cfg(feature = "sealed")]
-            Self::Sealed(seal, nonces) => seal.encode(nonces.next()?, message, frame).ok(),
-        }
-    }
-
-    fn encode_summary<const D: usize>(&mut self, summary: &EpisodeSummary<'_, D>, frame: &mut [u8]) -> Option<usize> {
-        match self {
-            Self::Plain(identity) => identity.encode_summary(summary, frame).ok(),
-            #[cfg(feature = "sealed")]
-            Self::Sealed(seal, nonces) => seal.encode_summary(nonces.next()?, summary, frame).ok(),
-        }
+        self.next_send = now.saturating_add(delay.into());
     }
 }

@@ -1,4 +1,4 @@
-//! The agent's whole state as bytes, for sleep and reset.
+//! Serialized state of an agent, to survive sleep and reset.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -15,9 +15,9 @@
 //! | | 4D | diagonal of the inverse factor |
 //! | | 4D² | row by row: the inverse factor left of the diagonal, U from the diagonal on |
 //! | | 4D | u |
-//! | | 4 | CRC-32 (IEEE 802.3) of all before |
+//! | | 4 | CRC-32 (IEEE 802.3) of all preceding bytes |
 //!
-//! All numbers are little-endian. The factor is saved rather than Λ, so a restored agent goes on bit for bit.
+//! All numbers are little-endian. Saving the factor instead of Λ makes a restored agent continue bit for bit.
 
 use crate::agent::Agent;
 use crate::error::StateError;
@@ -29,10 +29,10 @@ const HEADER_LEN: usize = 28;
 const CHECKSUM_LEN: usize = 4;
 
 impl<const D: usize> Agent<D> {
-    /// How many bytes [`save`](Self::save) writes: 4·(D² + 3D) + 32.
+    /// Number of bytes that [`save`](Self::save) writes: 4·(D² + 3D) + 32.
     pub const SAVED_LEN: usize = HEADER_LEN + 4 * (D * D + 3 * D) + CHECKSUM_LEN;
 
-    /// Writes the whole state.
+    /// Writes the complete state to a buffer.
     ///
     /// ```
     /// # use fedbandit_core::{Agent, Prior, Rewards};
@@ -68,10 +68,10 @@ impl<const D: usize> Agent<D> {
         Ok(())
     }
 
-    /// The agent that [`save`](Self::save) wrote.
+    /// Restores an agent from the bytes written by [`save`](Self::save).
     ///
     /// # Errors
-    /// The bytes are not a saved agent of this dimension and layout, or they are damaged.
+    /// The bytes are not a saved agent of this dimension and layout version, or they are corrupt.
     pub fn restore(bytes: &[u8]) -> Result<Self, StateError> {
         let length = StateError::Length { expected: Self::SAVED_LEN, found: bytes.len() };
         let Some((body, checksum)) = bytes.split_last_chunk::<CHECKSUM_LEN>() else { return Err(length) };
@@ -125,7 +125,7 @@ impl<const D: usize> Agent<D> {
     }
 }
 
-/// CRC-32 of IEEE 802.3, bit by bit: small, and saving is rare.
+/// CRC-32 of IEEE 802.3. Bit by bit for small code; saving is rare.
 pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
@@ -134,9 +134,9 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    /// The check value that the catalogue of CRC algorithms gives for CRC-32/ISO-HDLC.
+    /// Check value of CRC-32/ISO-HDLC from the catalogue of parametrised CRC algorithms.
     #[test]
-    fn crc32_check_value() {
+    fn crc32_matches_published_check_value() {
         assert_eq!(super::crc32(b"123456789"), 0xcbf4_3926);
     }
 }

@@ -1,9 +1,9 @@
-//! What an agent sends at the end of an episode.
+//! Summary of an episode, which the agent sends to the controller.
 
 /// U = Σ xxᵀ and u = Σ xr over the steps of one episode (Algorithm 1, line 11).
 ///
-/// A view of the agent's own sums: encode or copy it before the next episode's first
-/// [`record`](crate::Agent::record). Errors of rounding are bounded in [`rounding`](crate::rounding).
+/// A view of the agent's sums: encode or copy it before the next episode's first [`record`](crate::Agent::record).
+/// [`rounding::sums`](crate::rounding::sums) bounds its rounding error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EpisodeSummary<'a, const D: usize> {
@@ -15,27 +15,27 @@ pub struct EpisodeSummary<'a, const D: usize> {
 }
 
 impl<'a, const D: usize> EpisodeSummary<'a, D> {
-    /// k, the episode that this summary is of.
+    /// Returns k, the summary's episode.
     pub fn episode(&self) -> u32 {
         self.episode
     }
 
-    /// How many steps were recorded: at most L.
+    /// Returns the number of recorded steps, at most L.
     pub fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// Σr, as recorded: for people to see how it goes. Nothing is learned from it.
+    /// Returns Σr, the sum of recorded rewards. It is used for monitoring, not for learning.
     pub fn reward_sum(&self) -> f32 {
         self.reward_sum
     }
 
-    /// U: its upper triangle, row by row, D(D+1)/2 values.
+    /// Iterates over the upper triangle of U, row by row: D(D+1)/2 values.
     pub fn gram(&self) -> impl Iterator<Item = f32> + use<'a, D> {
         self.square.iter().enumerate().flat_map(|(i, row)| row.iter().copied().skip(i))
     }
 
-    /// u: D values.
+    /// Returns u.
     pub fn feature_sum(&self) -> &'a [f32; D] {
         self.feature_sum
     }

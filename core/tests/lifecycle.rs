@@ -1,4 +1,4 @@
-//! The agent's life against a naive restatement of it, under hostile calls in any order.
+//! The agent against a naive reference model, under arbitrary and hostile sequences of calls.
 
 mod common;
 
@@ -13,26 +13,26 @@ use proptest::test_runner::RngSeed;
 
 const D: usize = 5;
 
-/// Properties with a fixed seed: a run tells about the code, not about its luck.
+/// Property test configuration with a fixed seed, so that results are reproducible.
 fn cases(cases: u32) -> ProptestConfig {
     let cases = if cfg!(miri) { 2 } else { cases };
     ProptestConfig { cases, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// What can be done to an agent.
+/// A call on an agent.
 #[derive(Clone, Debug)]
 enum Call {
-    Begin { ahead: i32, episode_len: u32, rewards: Rewards, seed: u64, spoil: Option<Spoil> },
+    Begin { ahead: i32, episode_len: u32, rewards: Rewards, seed: u64, defect: Option<Defect> },
     Record { seed: u64, reward: f32 },
-    RecordNoAction(f32),
+    RecordInvalidAction(f32),
     Select(u64),
     Finish,
     SleepAndWake,
 }
 
-/// What can be wrong with a model.
+/// A defect of a model.
 #[derive(Clone, Copy, Debug)]
-enum Spoil {
+enum Defect {
     ShortTheta,
     LongDesign,
     Theta(f32),
@@ -43,18 +43,18 @@ enum Spoil {
     EpisodeLen(u32),
 }
 
-fn spoils() -> impl Strategy<Value = Spoil> {
+fn defects() -> impl Strategy<Value = Defect> {
     let bad =
         prop_oneof![Just(f32::NAN), Just(f32::INFINITY), Just(f32::NEG_INFINITY), Just(f32::MAX), Just(-1e30_f32)];
     prop_oneof![
-        Just(Spoil::ShortTheta),
-        Just(Spoil::LongDesign),
-        bad.clone().prop_map(Spoil::Theta),
-        (0..15_usize, bad.clone()).prop_map(|(at, value)| Spoil::Design(at, value)),
-        prop_oneof![bad, Just(-1.0_f32)].prop_map(Spoil::Beta),
-        Just(Spoil::Indefinite),
-        Just(Spoil::Singular),
-        prop_oneof![Just(0_u32), Just(MAX_EPISODE_LEN + 1), Just(u32::MAX)].prop_map(Spoil::EpisodeLen),
+        Just(Defect::ShortTheta),
+        Just(Defect::LongDesign),
+        bad.clone().prop_map(Defect::Theta),
+        (0..15_usize, bad.clone()).prop_map(|(at, value)| Defect::Design(at, value)),
+        prop_oneof![bad, Just(-1.0_f32)].prop_map(Defect::Beta),
+        Just(Defect::Indefinite),
+        Just(Defect::Singular),
+        prop_oneof![Just(0_u32), Just(MAX_EPISODE_LEN + 1), Just(u32::MAX)].prop_map(Defect::EpisodeLen),
     ]
 }
 
@@ -69,70 +69,70 @@ fn calls() -> impl Strategy<Value = Call> {
         prop_oneof![6 => Just(8_u32), 1 => 1..20_u32],
         rewards,
         any::<u64>(),
-        proptest::option::of(spoils()),
+        proptest::option::of(defects()),
     );
     prop_oneof![
-        3 => model.prop_map(|(ahead, episode_len, rewards, seed, spoil)| Call::Begin { ahead, episode_len, rewards, seed, spoil }),
+        3 => model.prop_map(|(ahead, episode_len, rewards, seed, defect)| Call::Begin { ahead, episode_len, rewards, seed, defect }),
         9 => (any::<u64>(), reward).prop_map(|(seed, reward)| Call::Record { seed, reward }),
-        1 => prop_oneof![Just(f32::NAN), Just(2.0_f32), Just(f32::INFINITY)].prop_map(Call::RecordNoAction),
+        1 => prop_oneof![Just(f32::NAN), Just(2.0_f32), Just(f32::INFINITY)].prop_map(Call::RecordInvalidAction),
         2 => any::<u64>().prop_map(Call::Select),
         2 => Just(Call::Finish),
         1 => Just(Call::SleepAndWake),
     ]
 }
 
-/// A good model, then spoiled.
-fn model(episode: u32, episode_len: u32, rewards: Rewards, seed: u64, spoil: Option<Spoil>) -> OwnedModel {
+/// A random model, valid except for the defect.
+fn model(episode: u32, episode_len: u32, rewards: Rewards, seed: u64, defect: Option<Defect>) -> OwnedModel {
     let mut random = Random::new(seed);
     let root = DMatrix::from_fn(D, D, |_, _| random.normal());
     let mut model = OwnedModel::identity(D, episode);
     model.design = common::pack(&(&root * root.transpose() + DMatrix::identity(D, D)));
     model.theta = (0..D).map(|_| random.normal() as f32).collect();
     (model.episode_len, model.rewards) = (episode_len, rewards);
-    match spoil {
+    match defect {
         None => {}
-        Some(Spoil::ShortTheta) => model.theta.truncate(D - 1),
-        Some(Spoil::LongDesign) => model.design.push(1.0),
-        Some(Spoil::Theta(value)) => model.theta[2] = value,
-        Some(Spoil::Design(at, value)) => model.design[at] = value,
-        Some(Spoil::Beta(value)) => model.beta = value,
-        Some(Spoil::Indefinite) => model.design[1] = 1e3,
-        Some(Spoil::Singular) => model.design = vec![1.0; 15],
-        Some(Spoil::EpisodeLen(length)) => model.episode_len = length,
+        Some(Defect::ShortTheta) => model.theta.truncate(D - 1),
+        Some(Defect::LongDesign) => model.design.push(1.0),
+        Some(Defect::Theta(value)) => model.theta[2] = value,
+        Some(Defect::Design(at, value)) => model.design[at] = value,
+        Some(Defect::Beta(value)) => model.beta = value,
+        Some(Defect::Indefinite) => model.design[1] = 1e3,
+        Some(Defect::Singular) => model.design = vec![1.0; 15],
+        Some(Defect::EpisodeLen(length)) => model.episode_len = length,
     }
     model
 }
 
-/// The agent restated: a list of what was recorded, and the last good model.
-struct Naive {
+/// Reference agent: the list of recorded steps and the last valid model.
+struct Reference {
     model: OwnedModel,
     episode: u32,
     records: Vec<(Action<D>, f32)>,
 }
 
-impl Naive {
-    fn begin(&mut self, model: &OwnedModel, spoil: Option<Spoil>) -> bool {
+impl Reference {
+    fn begin(&mut self, model: &OwnedModel, defect: Option<Defect>) -> bool {
         let ours = &self.model;
         let same_terms =
             model.episode == self.episode && model.episode_len == ours.episode_len && model.rewards == ours.rewards;
-        let taken = spoil.is_none() && model.episode >= self.episode && (self.records.is_empty() || same_terms);
-        if taken {
+        let accepted = defect.is_none() && model.episode >= self.episode && (self.records.is_empty() || same_terms);
+        if accepted {
             self.episode = model.episode;
             self.model = model.clone();
         }
-        taken
+        accepted
     }
 
     fn record(&mut self, x: Action<D>, reward: f32) -> bool {
-        let taken = self.records.len() < self.model.episode_len as usize && reward.abs() <= REWARD_LIMIT;
-        if taken {
+        let accepted = self.records.len() < self.model.episode_len as usize && reward.abs() <= REWARD_LIMIT;
+        if accepted {
             let clipped = self.model.rewards == Rewards::Clipped;
             self.records.push((x, if clipped { reward.clamp(-1.0, 1.0) } else { reward }));
         }
-        taken
+        accepted
     }
 
-    /// U and u, and the sum of |r|, in f64.
+    /// Returns U, u and Σ|r| in f64.
     fn sums(&self) -> (DMatrix<f64>, DVector<f64>, f64) {
         let mut sums = (DMatrix::zeros(D, D), DVector::zeros(D), 0.0);
         for (x, reward) in &self.records {
@@ -145,28 +145,28 @@ impl Naive {
     }
 }
 
-fn apply(agent: &mut Agent<D>, naive: &mut Naive, call: &Call) -> Result<(), TestCaseError> {
+fn apply(agent: &mut Agent<D>, reference: &mut Reference, call: &Call) -> Result<(), TestCaseError> {
     match call {
-        Call::Begin { ahead, episode_len, rewards, seed, spoil } => {
-            let episode = naive.episode.saturating_add_signed(*ahead);
-            let model = model(episode, *episode_len, *rewards, *seed, *spoil);
+        Call::Begin { ahead, episode_len, rewards, seed, defect } => {
+            let episode = reference.episode.saturating_add_signed(*ahead);
+            let model = model(episode, *episode_len, *rewards, *seed, *defect);
             let before = agent.clone();
             let result = agent.begin(&model.view());
-            prop_assert_eq!(result.is_ok(), naive.begin(&model, *spoil), "{:?}", result);
+            prop_assert_eq!(result.is_ok(), reference.begin(&model, *defect), "{:?}", result);
             if result.is_err() {
-                prop_assert_eq!(&*agent, &before, "a refused model changed the agent");
+                prop_assert_eq!(&*agent, &before, "a rejected model changed the agent");
             }
         }
         Call::Record { seed, reward } => {
             let x = Random::new(*seed).action();
             let before = agent.clone();
             let result = agent.record(&x, *reward);
-            prop_assert_eq!(result.is_ok(), naive.record(x, *reward), "{:?}", result);
+            prop_assert_eq!(result.is_ok(), reference.record(x, *reward), "{:?}", result);
             if result.is_err() {
-                prop_assert_eq!(&*agent, &before, "a refused record changed the agent");
+                prop_assert_eq!(&*agent, &before, "a rejected record changed the agent");
             }
         }
-        Call::RecordNoAction(entry) => {
+        Call::RecordInvalidAction(entry) => {
             let result = agent.record(&Action::repeat(*entry), 0.5);
             prop_assert!(matches!(result, Err(RecordError::Action(_) | RecordError::EpisodeFull)));
         }
@@ -176,23 +176,26 @@ fn apply(agent: &mut Agent<D>, naive: &mut Naive, call: &Call) -> Result<(), Tes
             let before = agent.clone();
             let choice = agent.select(&decision_set);
             prop_assert!(choice.is_ok_and(|choice| choice.index < 6 && choice.score.is_finite()));
-            prop_assert_eq!(&*agent, &before, "select has an effect");
+            prop_assert_eq!(&*agent, &before, "select changed the agent");
         }
         Call::Finish => {
-            let (gram, feature_sum, rewards) = naive.sums();
+            let (gram, feature_sum, rewards) = reference.sums();
             let summary = agent.finish();
-            prop_assert_eq!((summary.episode(), summary.steps() as usize), (naive.episode, naive.records.len()));
+            prop_assert_eq!(
+                (summary.episode(), summary.steps() as usize),
+                (reference.episode, reference.records.len())
+            );
             let delta = rounding::sums(summary.steps(), D);
             let error = (unpack(summary.gram(), D) - gram).norm();
-            prop_assert!(error <= delta * naive.records.len() as f64, "U is off by {error:e}");
+            prop_assert!(error <= delta * reference.records.len() as f64, "error of U: {error:e}");
             let error =
                 (DVector::from_iterator(D, summary.feature_sum().iter().map(|u| f64::from(*u))) - feature_sum).norm();
-            prop_assert!(error <= delta * rewards, "u is off by {error:e}");
-            let reward_sum: f64 = naive.records.iter().map(|(_, reward)| f64::from(*reward)).sum();
+            prop_assert!(error <= delta * rewards, "error of u: {error:e}");
+            let reward_sum: f64 = reference.records.iter().map(|(_, reward)| f64::from(*reward)).sum();
             let error = (f64::from(summary.reward_sum()) - reward_sum).abs();
-            prop_assert!(error <= delta * rewards, "the sum of rewards is off by {error:e}");
-            naive.records.clear();
-            naive.episode += 1;
+            prop_assert!(error <= delta * rewards, "error of the reward sum: {error:e}");
+            reference.records.clear();
+            reference.episode += 1;
         }
         Call::SleepAndWake => {
             let mut flash = [0; Agent::<D>::SAVED_LEN];
@@ -202,38 +205,38 @@ fn apply(agent: &mut Agent<D>, naive: &mut Naive, call: &Call) -> Result<(), Tes
             *agent = woken;
         }
     }
-    prop_assert_eq!(agent.episode(), naive.episode);
-    prop_assert_eq!(agent.steps() as usize, naive.records.len());
-    prop_assert_eq!(agent.theta().as_slice(), naive.model.theta.as_slice());
-    prop_assert_eq!((agent.episode_len(), agent.rewards()), (naive.model.episode_len, naive.model.rewards));
+    prop_assert_eq!(agent.episode(), reference.episode);
+    prop_assert_eq!(agent.steps() as usize, reference.records.len());
+    prop_assert_eq!(agent.theta().as_slice(), reference.model.theta.as_slice());
+    prop_assert_eq!((agent.episode_len(), agent.rewards()), (reference.model.episode_len, reference.model.rewards));
     Ok(())
 }
 
 #[test]
-fn any_calls_in_any_order() {
+fn agent_matches_reference_under_any_calls() {
     let calls = proptest::collection::vec(calls(), 1..120);
     proptest!(cases(600), |(calls in calls)| {
         let mut agent = Agent::<D>::new(&Prior { episode_len: 8, ..PRIOR }).unwrap();
         let mut model = OwnedModel::identity(D, 1);
         model.episode_len = 8;
-        let mut naive = Naive { model, episode: 1, records: Vec::new() };
+        let mut reference = Reference { model, episode: 1, records: Vec::new() };
         for call in &calls {
-            apply(&mut agent, &mut naive, call)?;
+            apply(&mut agent, &mut reference, call)?;
         }
     });
 }
 
 #[test]
-fn refusals_say_why() {
-    let refuse = |spoil| agent::<D>().begin(&model(1, 8, Rewards::Unbounded, 1, Some(spoil)).view()).unwrap_err();
-    assert_eq!(refuse(Spoil::ShortTheta), ModelError::Dimension { theta: 4, design: 15 });
-    assert_eq!(refuse(Spoil::LongDesign), ModelError::Dimension { theta: 5, design: 16 });
-    assert_eq!(refuse(Spoil::Theta(f32::NAN)), ModelError::OutOfRange);
-    assert_eq!(refuse(Spoil::Design(14, f32::INFINITY)), ModelError::OutOfRange);
-    assert_eq!(refuse(Spoil::Beta(-0.1)), ModelError::OutOfRange);
-    assert_eq!(refuse(Spoil::Indefinite), ModelError::NotPositiveDefinite { row: 1 });
-    assert_eq!(refuse(Spoil::Singular), ModelError::NotPositiveDefinite { row: 1 });
-    assert_eq!(refuse(Spoil::EpisodeLen(65_537)), ModelError::EpisodeLen(65_537));
+fn rejected_calls_report_the_reason() {
+    let reject = |defect| agent::<D>().begin(&model(1, 8, Rewards::Unbounded, 1, Some(defect)).view()).unwrap_err();
+    assert_eq!(reject(Defect::ShortTheta), ModelError::Dimension { theta: 4, design: 15 });
+    assert_eq!(reject(Defect::LongDesign), ModelError::Dimension { theta: 5, design: 16 });
+    assert_eq!(reject(Defect::Theta(f32::NAN)), ModelError::OutOfRange);
+    assert_eq!(reject(Defect::Design(14, f32::INFINITY)), ModelError::OutOfRange);
+    assert_eq!(reject(Defect::Beta(-0.1)), ModelError::OutOfRange);
+    assert_eq!(reject(Defect::Indefinite), ModelError::NotPositiveDefinite { row: 1 });
+    assert_eq!(reject(Defect::Singular), ModelError::NotPositiveDefinite { row: 1 });
+    assert_eq!(reject(Defect::EpisodeLen(65_537)), ModelError::EpisodeLen(65_537));
 
     let mut agent = agent::<D>();
     agent.begin(&OwnedModel::identity(D, 7).view()).unwrap();
@@ -265,9 +268,9 @@ fn refusals_say_why() {
     }
 }
 
-/// Every accepted model gives finite scores, however large or small its values.
+/// Every accepted model gives finite scores, even at the extremes of its value range.
 #[test]
-fn no_accepted_model_overflows() {
+fn accepted_models_never_overflow() {
     let extremes = || {
         prop_oneof![
             Just(0.0_f32),
@@ -302,9 +305,8 @@ fn no_accepted_model_overflows() {
     assert!(cfg!(miri) || accepted.get() > 1_000, "only {} models were accepted", accepted.get());
 }
 
-/// Values in a frame and values in memory are the same model.
 #[test]
-fn wire_values_equal_native_ones() {
+fn wire_values_equal_native_values() {
     let model = model(1, 8, Rewards::Unbounded, 3, None);
     let bytes = |values: &[f32]| values.iter().map(|value| value.to_le_bytes()).collect::<Vec<_>>();
     let (theta, design) = (bytes(&model.theta), bytes(&model.design));
@@ -316,13 +318,12 @@ fn wire_values_equal_native_ones() {
     assert_ne!(a, agent::<D>());
 }
 
-/// An agent of dimension 2 as version 0.1.0 saved it, with zlib's checksum: see the layout in `a_damaged_state_is_refused`.
+/// State of an agent of dimension 2 saved by version 0.1.0, with zlib's checksum. `corrupt_state_is_rejected` spells out the layout.
 const SAVED_BY_0_1_0: &str = "46424147020002000300000040000000010000000000803f000000400000003f000080be0000003f0000803e0000803e\
     0000003e000000800000803d0000803f0000003fb4958b97";
 
-/// Every later version goes on with it.
 #[test]
-fn states_of_earlier_versions_are_read() {
+fn state_of_earlier_version_is_restored() {
     let digits = |at: usize| u8::from_str_radix(&SAVED_BY_0_1_0[at..at + 2], 16).unwrap();
     let saved: Vec<u8> = (0..SAVED_BY_0_1_0.len()).step_by(2).map(digits).collect();
     let mut agent = Agent::<2>::restore(&saved).unwrap();
@@ -336,7 +337,7 @@ fn states_of_earlier_versions_are_read() {
 }
 
 #[test]
-fn a_damaged_state_is_refused() {
+fn corrupt_state_is_rejected() {
     let mut agent = agent::<2>();
     agent
         .begin(&Model {
@@ -349,18 +350,18 @@ fn a_damaged_state_is_refused() {
     let mut flash = [0; Agent::<2>::SAVED_LEN];
     agent.save(&mut flash).unwrap();
 
-    // The documented layout, written out by hand.
+    // The documented layout, spelled out by hand.
     let mut expected = Vec::from(*b"FBAG\x02\x00\x02\x00");
     expected.extend([3_u32, 64, 1].into_iter().flat_map(u32::to_le_bytes));
     let floats = [1.0_f32, 2.0, 0.5, -0.25, 0.5, 0.25, 0.25, 0.125, -0.0, 0.0625, 1.0, 0.5];
     expected.extend(floats.into_iter().flat_map(f32::to_le_bytes));
     assert_eq!(flash[..flash.len() - 4], expected);
 
-    // Miri takes its time.
+    // A sample of bits under Miri, which is slow.
     for bit in (0..flash.len() * 8).step_by(if cfg!(miri) { 13 } else { 1 }) {
-        let mut damaged = flash;
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(Agent::<2>::restore(&damaged).is_err(), "bit {bit}");
+        let mut corrupt = flash;
+        corrupt[bit / 8] ^= 1 << (bit % 8);
+        assert!(Agent::<2>::restore(&corrupt).is_err(), "bit {bit}");
     }
     for length in 0..flash.len() {
         assert!(Agent::<2>::restore(&flash[..length]).is_err());

@@ -1,5 +1,5 @@
-//! What an agent promises, asserted where it runs: on this computer by `cargo test`, and on every board as a module of
-//! `firmware-example`'s `on_target`. So there is no standard library, no heap, and nothing that outgrows 16 KiB of RAM.
+//! Guarantees of the agent, tested where it runs: on this computer under `cargo test`, and on every board as a module of
+//! `firmware-example`'s `on_target`. The tests therefore use no standard library, no heap and less than 16 KiB of RAM.
 
 use fedbandit_core::ActionError::{self, NormAboveOne, NotFinite};
 use fedbandit_core::Rewards::Unbounded;
@@ -8,16 +8,16 @@ use fedbandit_core::{Action, Agent, Model, ModelError, Prior, RecordError, Selec
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::SeedableRng;
 
-/// Every test with its name.
+/// Names and functions of all tests.
 pub(crate) const TESTS: [(&str, fn()); 8] = [
-    ("sums_of_an_episode_are_exact", sums_of_an_episode_are_exact),
-    ("models_out_of_range_are_refused", models_out_of_range_are_refused),
-    ("models_that_do_not_fit_are_refused", models_that_do_not_fit_are_refused),
-    ("bad_actions_and_rewards_are_refused", bad_actions_and_rewards_are_refused),
-    ("equals_are_told_apart_by_place_or_chance", equals_are_told_apart_by_place_or_chance),
-    ("a_reset_in_an_episode_changes_nothing", a_reset_in_an_episode_changes_nothing),
-    ("a_damaged_save_is_refused", a_damaged_save_is_refused),
-    ("values_in_a_frame_are_values_in_memory", values_in_a_frame_are_values_in_memory),
+    ("episode_of_exact_numbers_has_exact_sums", episode_of_exact_numbers_has_exact_sums),
+    ("model_with_invalid_values_is_rejected", model_with_invalid_values_is_rejected),
+    ("model_that_does_not_match_is_rejected", model_that_does_not_match_is_rejected),
+    ("invalid_actions_and_rewards_are_rejected", invalid_actions_and_rewards_are_rejected),
+    ("ties_are_broken_by_index_or_at_random", ties_are_broken_by_index_or_at_random),
+    ("restored_agent_continues_bit_for_bit", restored_agent_continues_bit_for_bit),
+    ("corrupt_state_is_rejected", corrupt_state_is_rejected),
+    ("wire_values_equal_native_values", wire_values_equal_native_values),
 ];
 
 const D: usize = 4;
@@ -29,27 +29,27 @@ const DESIGN: [f32; packed_len(D)] = [4.0, 0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 4.0, 0.
 const MODEL: Model<'static> =
     Model { episode: 3, episode_len: 8, beta: 1.0, rewards: Unbounded, theta: Native(&THETA), design: Native(&DESIGN) };
 
-/// The vector with `entry` in one place and zeros elsewhere.
-fn axis<const N: usize>(place: usize, entry: f32) -> Action<N> {
-    Action::from_fn(|i, _| if i == place { entry } else { 0.0 })
+/// The vector with `entry` at one index and zeros elsewhere.
+fn axis<const N: usize>(index: usize, entry: f32) -> Action<N> {
+    Action::from_fn(|i, _| if i == index { entry } else { 0.0 })
 }
 
-/// A packed triangle from its entries by row and column.
+/// Builds a packed triangle from its entries by row and column.
 fn packed<const N: usize, const LEN: usize>(entry: impl Fn(usize, usize) -> f32) -> [f32; LEN] {
-    let mut places = (0..N).flat_map(|i| (i..N).map(move |j| (i, j)));
-    [(); LEN].map(|()| places.next().map_or(f32::NAN, |(i, j)| entry(i, j)))
+    let mut indices = (0..N).flat_map(|i| (i..N).map(move |j| (i, j)));
+    [(); LEN].map(|()| indices.next().map_or(f32::NAN, |(i, j)| entry(i, j)))
 }
 
-/// An agent with [`MODEL`] and one record.
-fn agent_with_a_record() -> Agent<D> {
+/// An agent with [`MODEL`] and one recorded step.
+fn agent_with_one_step() -> Agent<D> {
     let mut agent = Agent::new(&PRIOR).unwrap();
     agent.begin(&MODEL).unwrap();
     agent.record(&axis(1, 0.5), 2.0).unwrap();
     agent
 }
 
-/// N − 1 steps with x = (e₀ + eⱼ)/2 and r = j for j from 1, then one step of the next episode.
-fn an_episode<const N: usize, const LEN: usize>() {
+/// Runs N − 1 steps with x = (e₀ + eⱼ)/2 and r = j for j from 1, then one step of the next episode.
+fn run_episode<const N: usize, const LEN: usize>() {
     let theta: [f32; N] = core::array::from_fn(|i| if i == 0 { 0.5 } else { 0.0 });
     let design: [f32; LEN] = packed::<N, LEN>(|i, j| if i == j { 4.0 } else { 0.0 });
     let length = N as u32 - 1;
@@ -78,60 +78,60 @@ fn an_episode<const N: usize, const LEN: usize>() {
     assert_eq!((next.episode(), next.steps(), next.gram().sum::<f32>(), next.feature_sum()[1]), (4, 1, 1.0, -3.0));
 }
 
-/// A whole episode in numbers that f32 holds exactly.
-pub(crate) fn sums_of_an_episode_are_exact() {
-    an_episode::<4, { packed_len(4) }>();
-    an_episode::<8, { packed_len(8) }>();
+/// All numbers are exactly representable in f32.
+pub(crate) fn episode_of_exact_numbers_has_exact_sums() {
+    run_episode::<4, { packed_len(4) }>();
+    run_episode::<8, { packed_len(8) }>();
 }
 
-/// The agent refuses the model for this reason, stays as it was, and still selects.
-fn refuses(model: &Model<'_>, reason: ModelError) {
-    let mut agent = agent_with_a_record();
+/// Asserts that the agent rejects the model for this reason, stays unchanged and still selects.
+fn assert_rejected(model: &Model<'_>, reason: ModelError) {
+    let mut agent = agent_with_one_step();
     let before = agent.clone();
     assert_eq!(agent.begin(model), Err(reason));
     assert_eq!(agent, before);
     assert_eq!(agent.select(&[axis(1, 1.0), axis(0, 1.0)]).unwrap().index, 1);
 }
 
-/// Values that are no numbers or too large, wherever they stand; and designs that are indefinite or singular.
-pub(crate) fn models_out_of_range_are_refused() {
+/// NaN, infinite or too large values at every index, and indefinite or singular designs.
+pub(crate) fn model_with_invalid_values_is_rejected() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
-        for place in 0..DESIGN.len() {
+        for index in 0..DESIGN.len() {
             let (mut theta, mut design) = (THETA, DESIGN);
-            theta[place % D] = value;
-            design[place] = value;
-            refuses(&Model { theta: Native(&theta), ..MODEL }, ModelError::OutOfRange);
-            refuses(&Model { design: Native(&design), ..MODEL }, ModelError::OutOfRange);
+            theta[index % D] = value;
+            design[index] = value;
+            assert_rejected(&Model { theta: Native(&theta), ..MODEL }, ModelError::OutOfRange);
+            assert_rejected(&Model { design: Native(&design), ..MODEL }, ModelError::OutOfRange);
         }
-        refuses(&Model { beta: value, ..MODEL }, ModelError::OutOfRange);
+        assert_rejected(&Model { beta: value, ..MODEL }, ModelError::OutOfRange);
     }
-    refuses(&Model { beta: -1.0, ..MODEL }, ModelError::OutOfRange);
-    for (place, value, row) in [(1, 5.0, 1), (1, -4.0, 1), (9, 0.0, 3), (9, -4.0, 3), (0, 0.0, 0), (0, -1.0, 0)] {
+    assert_rejected(&Model { beta: -1.0, ..MODEL }, ModelError::OutOfRange);
+    for (index, value, row) in [(1, 5.0, 1), (1, -4.0, 1), (9, 0.0, 3), (9, -4.0, 3), (0, 0.0, 0), (0, -1.0, 0)] {
         let mut design = DESIGN;
-        design[place] = value;
-        refuses(&Model { design: Native(&design), ..MODEL }, ModelError::NotPositiveDefinite { row });
+        design[index] = value;
+        assert_rejected(&Model { design: Native(&design), ..MODEL }, ModelError::NotPositiveDefinite { row });
     }
 }
 
-/// Models of another dimension, episode or length.
-pub(crate) fn models_that_do_not_fit_are_refused() {
-    let nothing = Native(&[]);
-    refuses(&Model { theta: THETA[1..].into(), ..MODEL }, ModelError::Dimension { theta: 3, design: 10 });
-    refuses(&Model { design: (&[1.0; 15]).into(), ..MODEL }, ModelError::Dimension { theta: 4, design: 15 });
-    refuses(&Model { theta: nothing, design: nothing, ..MODEL }, ModelError::Dimension { theta: 0, design: 0 });
-    refuses(&Model { episode_len: 0, ..MODEL }, ModelError::EpisodeLen(0));
-    refuses(&Model { episode_len: 65_537, ..MODEL }, ModelError::EpisodeLen(65_537));
-    refuses(&Model { episode: 2, ..MODEL }, ModelError::OldEpisode { model: 2, agent: 3 });
-    refuses(&Model { episode: 4, ..MODEL }, ModelError::EpisodeUnfinished { steps: 1 });
+/// Another dimension, episode or episode length.
+pub(crate) fn model_that_does_not_match_is_rejected() {
+    let empty = Native(&[]);
+    assert_rejected(&Model { theta: THETA[1..].into(), ..MODEL }, ModelError::Dimension { theta: 3, design: 10 });
+    assert_rejected(&Model { design: (&[1.0; 15]).into(), ..MODEL }, ModelError::Dimension { theta: 4, design: 15 });
+    assert_rejected(&Model { theta: empty, design: empty, ..MODEL }, ModelError::Dimension { theta: 0, design: 0 });
+    assert_rejected(&Model { episode_len: 0, ..MODEL }, ModelError::EpisodeLen(0));
+    assert_rejected(&Model { episode_len: 65_537, ..MODEL }, ModelError::EpisodeLen(65_537));
+    assert_rejected(&Model { episode: 2, ..MODEL }, ModelError::OldEpisode { model: 2, agent: 3 });
+    assert_rejected(&Model { episode: 4, ..MODEL }, ModelError::EpisodeUnfinished { steps: 1 });
 }
 
-/// The error of a choice names the action's place, wherever in the set that is; a refused record leaves the sums alone.
-pub(crate) fn bad_actions_and_rewards_are_refused() {
-    const NO_ACTIONS: [(f32, ActionError); 4] =
+/// The error names the action's index anywhere in the set; a rejected record leaves the sums unchanged.
+pub(crate) fn invalid_actions_and_rewards_are_rejected() {
+    const INVALID: [(f32, ActionError); 4] =
         [(f32::NAN, NotFinite), (f32::INFINITY, NotFinite), (f32::MAX, NormAboveOne), (1.001, NormAboveOne)];
-    let (mut agent, rng) = (agent_with_a_record(), &mut Pcg32::seed_from_u64(1));
+    let (mut agent, rng) = (agent_with_one_step(), &mut Pcg32::seed_from_u64(1));
     assert_eq!(agent.select(&[]), Err(SelectError::EmptyDecisionSet));
-    for (index, (entry, reason)) in (0..20).flat_map(|index| NO_ACTIONS.map(|none| (index, none))) {
+    for (index, (entry, reason)) in (0..20).flat_map(|index| INVALID.map(|invalid| (index, invalid))) {
         let mut decision_set = [axis(0, 0.5); 20];
         decision_set[index] = axis(index % D, entry);
         assert_eq!(agent.select(&decision_set), Err(SelectError::Action { index, reason }));
@@ -141,12 +141,12 @@ pub(crate) fn bad_actions_and_rewards_are_refused() {
     for reward in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -8e28] {
         assert_eq!(agent.record(&axis(3, 1.0), reward), Err(RecordError::Reward));
     }
-    assert_eq!(agent, agent_with_a_record());
+    assert_eq!(agent, agent_with_one_step());
 }
 
-/// The first of equals, or any of them and nothing else.
-pub(crate) fn equals_are_told_apart_by_place_or_chance() {
-    let (agent, rng) = (agent_with_a_record(), &mut Pcg32::seed_from_u64(1));
+/// `select` takes the first of the tied actions, `select_random_ties` any of them and no other.
+pub(crate) fn ties_are_broken_by_index_or_at_random() {
+    let (agent, rng) = (agent_with_one_step(), &mut Pcg32::seed_from_u64(1));
     let decision_set = [axis(0, 0.5), axis(0, 1.0), axis(1, 1.0), axis(0, 1.0), axis(0, 1.0)];
     assert_eq!(agent.select(&decision_set).unwrap().index, 1);
     let mut chosen = [false; 5];
@@ -154,35 +154,35 @@ pub(crate) fn equals_are_told_apart_by_place_or_chance() {
     assert_eq!(chosen, [false, true, false, true, true]);
 }
 
-/// Saved and restored within an episode, an agent sends the summary that it would have sent.
-pub(crate) fn a_reset_in_an_episode_changes_nothing() {
-    let (mut agent, mut flash) = (agent_with_a_record(), [0; Agent::<D>::SAVED_LEN]);
+/// An agent saved and restored during an episode returns the same summary.
+pub(crate) fn restored_agent_continues_bit_for_bit() {
+    let (mut agent, mut flash) = (agent_with_one_step(), [0; Agent::<D>::SAVED_LEN]);
     agent.save(&mut flash).unwrap();
     let mut restored = Agent::restore(&flash).unwrap();
-    for one in [&mut agent, &mut restored] {
-        one.record(&Action::from([0.1, -0.2, 0.3, 0.7]), 0.3).unwrap();
+    for agent in [&mut agent, &mut restored] {
+        agent.record(&Action::from([0.1, -0.2, 0.3, 0.7]), 0.3).unwrap();
     }
     assert_eq!(agent.finish(), restored.finish());
     assert_eq!(agent, restored);
 }
 
-/// One flipped byte in each field.
-pub(crate) fn a_damaged_save_is_refused() {
+/// One corrupt byte in each field.
+pub(crate) fn corrupt_state_is_rejected() {
     let mut flash = [0; Agent::<D>::SAVED_LEN];
-    agent_with_a_record().save(&mut flash).unwrap();
+    agent_with_one_step().save(&mut flash).unwrap();
     let header =
         [(0, StateError::NotASavedAgent), (4, StateError::Version(!flash[4])), (6, StateError::Dimension(251))];
-    let corrupt = [5, 8, 12, 16, 20, 24, 40, 90, 120, 139].map(|place| (place, StateError::Corrupt));
-    for (place, error) in header.into_iter().chain(corrupt) {
-        flash[place] ^= 0xff;
+    let corrupt = [5, 8, 12, 16, 20, 24, 40, 90, 120, 139].map(|offset| (offset, StateError::Corrupt));
+    for (offset, error) in header.into_iter().chain(corrupt) {
+        flash[offset] ^= 0xff;
         assert_eq!(Agent::<D>::restore(&flash), Err(error));
-        flash[place] ^= 0xff;
+        flash[offset] ^= 0xff;
     }
-    assert_eq!(Agent::restore(&flash), Ok(agent_with_a_record()));
+    assert_eq!(Agent::restore(&flash), Ok(agent_with_one_step()));
 }
 
-/// A model read from a frame is the model in memory.
-pub(crate) fn values_in_a_frame_are_values_in_memory() {
+/// Values in a frame give the same model as values in memory.
+pub(crate) fn wire_values_equal_native_values() {
     let theta = [0.1, -0.2, 0.3, -0.4];
     let (theta_bytes, design_bytes) = (theta.map(f32::to_le_bytes), DESIGN.map(f32::to_le_bytes));
     let (mut native, mut wire) = (Agent::<D>::new(&PRIOR).unwrap(), Agent::<D>::new(&PRIOR).unwrap());
@@ -194,6 +194,6 @@ pub(crate) fn values_in_a_frame_are_values_in_memory() {
 
 #[cfg(not(target_os = "none"))]
 #[test]
-fn every_on_target_test_passes_here() {
+fn on_target_tests_pass_on_the_host() {
     TESTS.iter().for_each(|(_, test)| test());
 }

@@ -1,4 +1,4 @@
-//! Scores and choices against the definition in f64, on models of every condition up to 10⁶.
+//! Scores and choices against their definition in f64, on models with condition numbers up to 10⁶.
 
 mod common;
 
@@ -7,25 +7,15 @@ use fedbandit_core::{Action, ActionError, Agent, Prior, Rewards, SelectError, pr
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use rand_pcg::{Pcg32, Pcg64, rand_core::SeedableRng};
 
-/// A symmetric matrix with the spectrum's shape and condition given, in f32.
+/// A packed symmetric matrix with the given spectrum shape and condition number, in f32.
 fn design(random: &mut Random, dimension: usize, shape: usize, condition: f64) -> Vec<f32> {
     let last = (dimension.max(2) - 1) as f64;
     let eigenvalues = DVector::from_fn(dimension, |i, _| match shape {
         0 | 3 => condition.powf(i as f64 / last),
-        1 => {
-            if i == 0 {
-                1.0
-            } else {
-                condition
-            }
-        }
-        _ => {
-            if i == 0 {
-                condition
-            } else {
-                1.0
-            }
-        }
+        1 if i == 0 => 1.0,
+        1 => condition,
+        _ if i == 0 => condition,
+        _ => 1.0,
     });
     let rotation = match shape {
         3 => DMatrix::identity(dimension, dimension),
@@ -35,7 +25,7 @@ fn design(random: &mut Random, dimension: usize, shape: usize, condition: f64) -
     pack(&(&rotation * DMatrix::from_diagonal(&(eigenvalues * scale)) * rotation.transpose()))
 }
 
-/// The model's exact score: ⟨x,θ⟩ + β√(xᵀΛ⁻¹x), by nalgebra's Cholesky in f64.
+/// Returns ⟨x,θ⟩ + β√(xᵀΛ⁻¹x) and its second term, by nalgebra's Cholesky in f64.
 fn exact_score<const D: usize>(model: &OwnedModel, factor: &Cholesky<f64, Dyn>, x: &Action<D>) -> (f64, f64) {
     let x = to_f64(x);
     let mean: f64 = x.iter().zip(&model.theta).map(|(x, theta)| x * f64::from(*theta)).sum();
@@ -43,7 +33,7 @@ fn exact_score<const D: usize>(model: &OwnedModel, factor: &Cholesky<f64, Dyn>, 
     (mean + width, width)
 }
 
-fn scores_are_near_the_exact_ones<const D: usize>(models: usize) {
+fn assert_scores_within_bound<const D: usize>(models: usize) {
     let mut random = Random::new(D as u64);
     let (mut used, mut worst) = (0, 0.0_f64);
     for trial in 0..models {
@@ -56,7 +46,7 @@ fn scores_are_near_the_exact_ones<const D: usize>(models: usize) {
         let eigen = lambda.clone().symmetric_eigen();
         let condition = eigen.eigenvalues.max() / eigen.eigenvalues.min();
         if !(1.0..=1e6).contains(&condition) {
-            continue; // rounding to f32 moved it out of the range of the claim
+            continue; // rounding to f32 moved it out of the bound's range
         }
         used += 1;
         let mut agent = agent::<D>();
@@ -72,7 +62,7 @@ fn scores_are_near_the_exact_ones<const D: usize>(models: usize) {
         for (x, (exact, width)) in decision_set.iter().zip(&exact) {
             let bound = rounding::score(D, condition, theta_norm, *width);
             let error = (f64::from(agent.score(x).unwrap()) - exact).abs();
-            assert!(error <= bound, "D {D}, condition {condition:e}: off by {error:e}, bound {bound:e}");
+            assert!(error <= bound, "D {D}, condition {condition:e}: error {error:e}, bound {bound:e}");
             largest_bound = largest_bound.max(bound);
             worst = worst.max(error / bound);
         }
@@ -81,21 +71,21 @@ fn scores_are_near_the_exact_ones<const D: usize>(models: usize) {
         assert!(exact[choice.index].0 >= best - 2.0 * largest_bound);
     }
     assert!(used * 10 >= models * 8, "only {used} of {models} models were in range");
-    assert!(worst > 0.01, "a bound that is never approached ({worst}) says little");
+    assert!(worst > 0.01, "bound is too loose: worst error is {worst} of it");
 }
 
 #[test]
-fn scores_agree_with_f64() {
-    scores_are_near_the_exact_ones::<1>(200);
-    scores_are_near_the_exact_ones::<2>(1_000);
-    scores_are_near_the_exact_ones::<4>(1_000);
-    scores_are_near_the_exact_ones::<8>(1_000);
-    scores_are_near_the_exact_ones::<16>(500);
-    scores_are_near_the_exact_ones::<32>(200);
+fn score_error_is_within_bound() {
+    assert_scores_within_bound::<1>(200);
+    assert_scores_within_bound::<2>(1_000);
+    assert_scores_within_bound::<4>(1_000);
+    assert_scores_within_bound::<8>(1_000);
+    assert_scores_within_bound::<16>(500);
+    assert_scores_within_bound::<32>(200);
 }
 
-/// An agent with a random model, and decision sets with equal, tiny and nearly equal actions.
-fn fast_and_plain_select_agree<const D: usize>() {
+/// Compares `select` with the scores, on decision sets with equal, tiny and nearly equal actions.
+fn assert_select_is_argmax<const D: usize>() {
     let mut random = Random::new(100 + D as u64);
     for trial in 0..400_usize {
         let mut model = OwnedModel::identity(D, 1);
@@ -125,16 +115,16 @@ fn fast_and_plain_select_agree<const D: usize>() {
 }
 
 #[test]
-fn select_is_the_first_largest_score() {
-    fast_and_plain_select_agree::<1>();
-    fast_and_plain_select_agree::<3>();
-    fast_and_plain_select_agree::<8>();
-    fast_and_plain_select_agree::<16>();
-    fast_and_plain_select_agree::<33>();
+fn select_returns_the_first_largest_score() {
+    assert_select_is_argmax::<1>();
+    assert_select_is_argmax::<3>();
+    assert_select_is_argmax::<8>();
+    assert_select_is_argmax::<16>();
+    assert_select_is_argmax::<33>();
 }
 
-/// 5 equals drawn 60,000 times: each count is binomial with standard deviation 98; six of them bound it with a false alarm
-/// below 2e-8, and the seed is fixed besides.
+/// Draws among 5 tied actions 60,000 times. Each count is binomial with standard deviation 98; the limit of six of them
+/// gives a false alarm rate below 2e-8. The seed is fixed besides.
 #[test]
 fn ties_are_equally_likely() {
     let agent = agent::<2>();
@@ -153,7 +143,7 @@ fn ties_are_equally_likely() {
 }
 
 #[test]
-fn a_vector_that_is_no_action_is_named() {
+fn invalid_action_is_reported_with_its_index() {
     let agent = agent::<4>();
     let good = Action::from([0.5; 4]);
     for (bad, reason) in [
@@ -174,12 +164,12 @@ fn a_vector_that_is_no_action_is_named() {
             assert_eq!(agent.select_random_ties(&decision_set, &mut Pcg32::seed_from_u64(1)), expected);
         }
     }
-    let nothing: [Action<4>; 0] = [];
-    assert_eq!(agent.select(&nothing), Err(SelectError::EmptyDecisionSet));
-    assert_eq!(agent.select_one_by_one(&nothing), Err(SelectError::EmptyDecisionSet));
+    let empty: [Action<4>; 0] = [];
+    assert_eq!(agent.select(&empty), Err(SelectError::EmptyDecisionSet));
+    assert_eq!(agent.select_one_by_one(&empty), Err(SelectError::EmptyDecisionSet));
 }
 
-/// Whatever was scaled to length one in f32 passes; what is projected passes, even the largest floats.
+/// Vectors normalised in f32 pass the norm check; so do projections, even of the largest floats.
 #[test]
 fn unit_vectors_and_projections_are_actions() {
     fn check<const D: usize>() {
@@ -193,7 +183,10 @@ fn unit_vectors_and_projections_are_actions() {
                 let norm = to_f64(&x).norm();
                 if norm > 1.0 {
                     let (along, length) = (to_f64(&projected).dot(&to_f64(&x)) / norm, to_f64(&projected).norm());
-                    assert!((along - 1.0).abs() < 1e-5 && (length - 1.0).abs() < 1e-5, "not the same direction: {x:?}");
+                    assert!(
+                        (along - 1.0).abs() < 1e-5 && (length - 1.0).abs() < 1e-5,
+                        "projection changed the direction: {x:?}"
+                    );
                 } else if norm < 0.999 {
                     assert_eq!(projected, x);
                 }
@@ -214,7 +207,7 @@ fn unit_vectors_and_projections_are_actions() {
 }
 
 #[test]
-fn before_the_first_model_the_longest_action_wins() {
+fn longest_action_wins_before_the_first_model() {
     let prior = Prior { lambda: 4.0, beta: 3.0, rewards: Rewards::Clipped, episode_len: 5 };
     let agent = Agent::<2>::new(&prior).unwrap();
     let decision_set = [Action::from([0.3, 0.0]), Action::from([0.0, -0.9]), Action::from([0.5, 0.5])];

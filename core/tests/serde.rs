@@ -1,10 +1,10 @@
-//! What the `serde` feature writes.
+//! JSON produced by the `serde` feature.
 #![cfg(feature = "serde")]
 
 use fedbandit_core::{Action, Agent, Choice, Prior, Rewards, SelectError};
 
 #[test]
-fn plain_data_as_json() {
+fn plain_data_round_trips_through_json() {
     let prior = Prior { lambda: 0.5, beta: 1.0, episode_len: 8, rewards: Rewards::Clipped };
     let json = serde_json::to_string(&prior).unwrap();
     assert_eq!(json, r#"{"lambda":0.5,"beta":1.0,"episode_len":8,"rewards":"Clipped"}"#);

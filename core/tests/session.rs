@@ -1,4 +1,4 @@
-//! The device's side of the link on a bad line: a virtual clock, a seeded network and a plain list of what the controller has.
+//! Device sessions over an unreliable link, with a virtual clock, a seeded network and a controller that stores summaries in a list.
 #![cfg(feature = "wire")]
 
 use fedbandit_core::session::{Event, Session};
@@ -40,44 +40,44 @@ fn model(episode: u32) -> Vec<u8> {
     }))
 }
 
-/// A device on a line that loses, repeats and damages frames, and a controller that keeps what it acknowledged.
+/// A device, a link that loses, repeats and corrupts frames, and a controller that keeps every summary it acknowledges.
 struct Simulation {
     rng: Pcg32,
     now: u64,
     agent: Agent<D>,
     link: Link,
-    /// The controller's list: summaries by episode.
+    /// Summaries stored by the controller, with their episodes.
     stored: Vec<(u32, Vec<u8>)>,
-    /// Chance in 256 that something happens to a frame.
-    trouble: u32,
+    /// Probability of a link fault per frame, in 256ths.
+    fault_rate: u32,
 }
 
 impl Simulation {
-    /// What the line makes of a frame: none, one or two copies, possibly damaged.
-    fn line(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
-        if self.rng.next_u32() % 256 >= self.trouble {
+    /// Transmits a frame: zero, one or two copies arrive, possibly corrupt.
+    fn transmit(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        if self.rng.next_u32() % 256 >= self.fault_rate {
             return vec![frame];
         }
         match self.rng.next_u32() % 3 {
             0 => vec![],
             1 => vec![frame.clone(), frame],
             _ => {
-                let mut damaged = frame;
-                let at = self.rng.next_u32() as usize % damaged.len();
-                damaged[at] ^= 1 << (self.rng.next_u32() % 8);
-                vec![damaged]
+                let mut corrupt = frame;
+                let at = self.rng.next_u32() as usize % corrupt.len();
+                corrupt[at] ^= 1 << (self.rng.next_u32() % 8);
+                vec![corrupt]
             }
         }
     }
 
-    /// The controller takes a frame and answers.
-    fn controller(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
+    /// Processes a frame at the controller and returns its replies.
+    fn reply(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         match identity().decode(frame) {
             Ok(Message::Hello { episode, .. }) => vec![model(episode)],
             Ok(Message::Summary(summary)) => {
                 let episode = summary.episode;
                 match self.stored.iter().find(|(stored, _)| *stored == episode) {
-                    Some((_, first)) => assert_eq!(first, frame, "a summary came again with other bytes"),
+                    Some((_, first)) => assert_eq!(first, frame, "a repeated summary has different bytes"),
                     None => self.stored.push((episode, frame.to_vec())),
                 }
                 vec![encode(&Message::Ack { episode })]
@@ -86,14 +86,14 @@ impl Simulation {
         }
     }
 
-    /// Ten milliseconds of everything.
+    /// Advances the simulation by ten milliseconds.
     fn step(&mut self) {
         self.now += 10;
         let mut buffer = [0; FRAME];
         if let Some(length) = self.link.poll(self.agent.episode(), self.now, &mut self.rng, &mut buffer) {
-            for arrived in self.line(buffer[..length].to_vec()) {
-                for answer in self.controller(&arrived) {
-                    for frame in self.line(answer) {
+            for arrived in self.transmit(buffer[..length].to_vec()) {
+                for answer in self.reply(&arrived) {
+                    for frame in self.transmit(answer) {
                         _ = self.link.handle(&frame, &mut self.agent, self.now);
                     }
                 }
@@ -110,31 +110,31 @@ impl Simulation {
 }
 
 #[test]
-fn every_summary_arrives_once_over_a_bad_line() {
+fn every_summary_arrives_once_over_an_unreliable_link() {
     for seed in 0..60 {
         let rng = Pcg32::seed_from_u64(seed);
         let link = Link::new(identity(), 1);
-        let mut simulation = Simulation { rng, now: 0, agent: agent(), link, stored: Vec::new(), trouble: 200 };
-        // An hour of trouble, then a good line: a minute is the longest wait, and nothing is left over after two.
+        let mut simulation = Simulation { rng, now: 0, agent: agent(), link, stored: Vec::new(), fault_rate: 200 };
+        // An hour of faults, then 200 s without: more than three times the longest retry delay.
         while simulation.now < 3_600_000 {
             simulation.step();
         }
-        simulation.trouble = 0;
+        simulation.fault_rate = 0;
         let episode = simulation.agent.episode();
         while simulation.now < 3_800_000 {
             simulation.step();
         }
-        assert!(simulation.agent.episode() > episode, "no progress on a good line, seed {seed}");
+        assert!(simulation.agent.episode() > episode, "no progress on a reliable link, seed {seed}");
         let episodes: Vec<u32> = simulation.stored.iter().map(|(episode, _)| *episode).collect();
         let expected: Vec<u32> = (1..=episodes.len() as u32).collect();
-        assert_eq!(episodes, expected, "each episode's summary once and in order, seed {seed}");
+        assert_eq!(episodes, expected, "every summary must arrive once and in order, seed {seed}");
         assert!(episodes.len() > 100 && simulation.link.lost() == 0, "{} episodes, seed {seed}", episodes.len());
     }
 }
 
-/// The waits between attempts double from a second to about a minute, each shortened by up to a half.
+/// Retry delays double from one second to about a minute, each shortened at random by up to a half.
 #[test]
-fn attempts_back_off() {
+fn retries_back_off_with_jitter() {
     let (mut link, mut rng) = (Link::new(identity(), 1), Pcg32::seed_from_u64(1));
     let mut sent = Vec::new();
     for now in 0..1_000_000 {
@@ -142,18 +142,18 @@ fn attempts_back_off() {
             sent.push(now);
         }
     }
-    let waits: Vec<u64> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    for (attempt, wait) in waits.iter().enumerate() {
-        let whole = 1_000 << attempt.min(6);
-        assert!((whole / 2..=whole).contains(wait), "{waits:?}");
+    let delays: Vec<u64> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (attempt, delay) in delays.iter().enumerate() {
+        let longest = 1_000 << attempt.min(6);
+        assert!((longest / 2..=longest).contains(delay), "{delays:?}");
     }
-    assert!(waits.len() > 15);
-    let distinct: std::collections::BTreeSet<_> = waits[6..].iter().collect();
-    assert!(distinct.len() > 5, "no jitter: {waits:?}");
+    assert!(delays.len() > 15);
+    let distinct: std::collections::BTreeSet<_> = delays[6..].iter().collect();
+    assert!(distinct.len() > 5, "no jitter: {delays:?}");
 }
 
 #[test]
-fn what_frames_mean() {
+fn session_handles_every_message() {
     let (mut link, mut agent, mut rng) = (Link::new(identity(), 7), agent(), Pcg32::seed_from_u64(1));
     let mut buffer = [0; FRAME];
     let mut poll = |link: &mut Link, episode, now| {
@@ -165,47 +165,47 @@ fn what_frames_mean() {
     assert_eq!(link.handle(&model(1), &mut agent, 200), Ok(Event::Model { episode: 1 }));
     assert!(!link.wants_model());
     assert_eq!(poll(&mut link, 1, 1_200), Some(encode(&Message::Heartbeat { episode: 1 })));
-    assert_eq!(poll(&mut link, 1, 10_000), None, "a heartbeat is rare");
+    assert_eq!(poll(&mut link, 1, 10_000), None, "the next heartbeat is not due yet");
 
     for episode in 1..=6 {
         agent.record(&Action::from([0.5, 0.1 * episode as f32]), 1.0).unwrap();
         link.submit(&agent.finish(), 20_000);
     }
     assert!(link.wants_model());
-    assert_eq!((link.lost(), link.newest()), (2, Some(6)), "room for four");
-    let waiting: Vec<Vec<u8>> = link.unacknowledged().map(<[u8]>::to_vec).collect();
-    assert_eq!(poll(&mut link, 7, 20_000), Some(waiting[0].clone()), "the oldest first");
+    assert_eq!((link.lost(), link.newest()), (2, Some(6)), "the outbox holds four");
+    let pending: Vec<Vec<u8>> = link.unacknowledged().map(<[u8]>::to_vec).collect();
+    assert_eq!(poll(&mut link, 7, 20_000), Some(pending[0].clone()), "the oldest goes first");
     let old = ModelError::OldEpisode { model: 1, agent: 7 };
     assert_eq!(link.handle(&model(1), &mut agent, 20_100), Ok(Event::ModelRefused(old)));
     assert_eq!(link.handle(&encode(&Message::Ack { episode: 1 }), &mut agent, 20_100), Ok(Event::Ignored));
-    assert_eq!(link.handle(&waiting[0], &mut agent, 20_100), Ok(Event::Ignored), "its own frame, reflected");
+    assert_eq!(link.handle(&pending[0], &mut agent, 20_100), Ok(Event::Ignored), "a reflected frame");
     assert_eq!(
         link.handle(&encode(&Message::Ack { episode: 4 }), &mut agent, 20_100),
         Ok(Event::Acknowledged { episode: 4 })
     );
-    assert_eq!(poll(&mut link, 7, 20_100), Some(waiting[0].clone()));
+    assert_eq!(poll(&mut link, 7, 20_100), Some(pending[0].clone()));
     let reason = NackReason::WrongEpisode;
     let nack = encode(&Message::Nack { episode: 3, reason });
     assert_eq!(link.handle(&nack, &mut agent, 20_200), Ok(Event::Rejected { episode: 3, reason }));
-    assert_eq!(poll(&mut link, 7, 20_200), Some(waiting[2].clone()), "answered: the next at once");
+    assert_eq!(poll(&mut link, 7, 20_200), Some(pending[2].clone()), "after a reply the next frame is due at once");
 
-    // After a reset, what was kept is sent again; what is damaged is not.
+    // After a reset, saved frames are sent again unless they are corrupt.
     let mut resumed = Link::new(identity(), 8);
-    let mut damaged = waiting[3].clone();
-    damaged[40] ^= 1;
-    assert_eq!(resumed.resume(&damaged), Err(DecodeError::Tag));
-    assert_eq!(resumed.resume(&model(3)), Err(DecodeError::Type(0x81)), "no summary");
+    let mut corrupt = pending[3].clone();
+    corrupt[40] ^= 1;
+    assert_eq!(resumed.resume(&corrupt), Err(DecodeError::Tag));
+    assert_eq!(resumed.resume(&model(3)), Err(DecodeError::Type(0x81)), "not a summary");
     for _ in 0..2 {
-        assert_eq!(resumed.resume(&waiting[2]), Ok(()));
+        assert_eq!(resumed.resume(&pending[2]), Ok(()));
     }
-    assert_eq!(resumed.unacknowledged().count(), 1, "kept twice, sent once");
-    assert_eq!(poll(&mut resumed, 7, 0), Some(waiting[2].clone()));
+    assert_eq!(resumed.unacknowledged().count(), 1, "a frame resumed twice is queued once");
+    assert_eq!(poll(&mut resumed, 7, 0), Some(pending[2].clone()));
 }
 
-/// A device that goes on without models counts faster than a slow controller. It must come back to the controller's count, or
-/// no summary of it would ever be taken again; and nothing that somebody recorded may move it back.
+/// A device without models runs ahead of a slow controller. It must return to the controller's episode, or all its later
+/// summaries would be rejected. A replayed old model must not move it back.
 #[test]
-fn a_device_that_ran_ahead_comes_back() {
+fn device_that_ran_ahead_returns_to_the_controllers_episode() {
     let (mut link, mut agent) = (Link::new(identity(), 1), agent());
     assert_eq!(link.handle(&model(3), &mut agent, 0), Ok(Event::Model { episode: 3 }));
     for _ in 3..9 {
@@ -213,35 +213,35 @@ fn a_device_that_ran_ahead_comes_back() {
     }
     assert_eq!(agent.episode(), 9);
     for old in [1, 2, 3] {
-        let refused = ModelError::OldEpisode { model: old, agent: 9 };
-        assert_eq!(link.handle(&model(old), &mut agent, 0), Ok(Event::ModelRefused(refused)));
+        let error = ModelError::OldEpisode { model: old, agent: 9 };
+        assert_eq!(link.handle(&model(old), &mut agent, 0), Ok(Event::ModelRefused(error)));
     }
-    // Not in the middle of an episode.
+    // It does not return during an episode.
     agent.record(&Action::from([0.5, 0.5]), 1.0).unwrap();
-    let refused = ModelError::OldEpisode { model: 4, agent: 9 };
-    assert_eq!(link.handle(&model(4), &mut agent, 0), Ok(Event::ModelRefused(refused)));
+    let error = ModelError::OldEpisode { model: 4, agent: 9 };
+    assert_eq!(link.handle(&model(4), &mut agent, 0), Ok(Event::ModelRefused(error)));
     link.submit(&agent.finish(), 0);
-    // Nor for a model that is none.
+    // Nor for an invalid model.
     let (theta, design) = ([0.0; D], [-1.0, 0.0, 1.0]);
     let (theta, design) = ((&theta).into(), (&design).into());
-    let bad = Model { episode: 4, episode_len: 1, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
-    let refused = link.handle(&encode(&Message::Model(bad)), &mut agent, 0);
-    assert!(matches!(refused, Ok(Event::ModelRefused(_))), "{refused:?}");
+    let invalid = Model { episode: 4, episode_len: 1, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
+    let event = link.handle(&encode(&Message::Model(invalid)), &mut agent, 0);
+    assert!(matches!(event, Ok(Event::ModelRefused(_))), "{event:?}");
     assert_eq!(agent.episode(), 10);
     assert_eq!(link.handle(&model(4), &mut agent, 0), Ok(Event::Model { episode: 4 }));
     assert_eq!((agent.episode(), link.wants_model()), (4, false));
-    // Later ones move it on, as ever, and the one before is old now.
+    // Later models move it on, and the previous one is now old.
     assert_eq!(link.handle(&model(6), &mut agent, 0), Ok(Event::Model { episode: 6 }));
-    let refused = ModelError::OldEpisode { model: 5, agent: 6 };
-    assert_eq!(link.handle(&model(5), &mut agent, 0), Ok(Event::ModelRefused(refused)));
+    let error = ModelError::OldEpisode { model: 5, agent: 6 };
+    assert_eq!(link.handle(&model(5), &mut agent, 0), Ok(Event::ModelRefused(error)));
 }
 
-/// Sealed frames on a line that loses and repeats, with resets of the device, whose state is kept or lost, and restarts of the controller.
+/// Sealed frames over a lossy link, with device resets that keep or lose the state, and controller restarts.
 #[cfg(feature = "sealed")]
 mod sealed {
     use std::collections::HashMap;
 
-    use fedbandit_core::wire::{Nonces, Seal, max_sealed_frame_len};
+    use fedbandit_core::wire::{Channel, max_sealed_frame_len};
 
     use super::*;
 
@@ -250,26 +250,25 @@ mod sealed {
     type Link = Session<FRAME, 4>;
 
     struct Controller {
-        end: Seal,
-        incarnation: u32,
-        nonces: Nonces,
+        channel: Channel,
+        boot: u32,
     }
 
     impl Controller {
-        fn start(incarnation: u32) -> Self {
-            Self { end: Seal::controller(identity()), incarnation, nonces: Nonces::new(incarnation) }
+        fn start(boot: u32) -> Self {
+            Self { channel: Channel::sealed_controller(identity(), boot), boot }
         }
 
-        fn send(&mut self, message: &Message<'_>) -> Vec<u8> {
+        fn encode(&mut self, message: &Message<'_>) -> Vec<u8> {
             let mut frame = vec![0; FRAME];
-            let length = self.end.encode(self.nonces.next().unwrap(), message, &mut frame).unwrap();
+            let length = self.channel.encode(message, &mut frame).unwrap();
             frame.truncate(length);
             frame
         }
 
-        fn answer(&mut self, frame: &[u8]) -> Vec<u8> {
+        fn reply(&mut self, frame: &[u8]) -> Vec<u8> {
             let (theta, design) = ([0.25, 0.5], [2.0, 0.0, 2.0]);
-            let answer = match self.end.decode(&mut frame.to_vec()).expect("no frame of the device") {
+            let reply = match self.channel.decode(&mut frame.to_vec()).expect("a valid frame of the device") {
                 Message::Hello { episode, .. } | Message::Heartbeat { episode } => Message::Model(Model {
                     episode,
                     episode_len: EPISODE_LEN,
@@ -281,11 +280,11 @@ mod sealed {
                 Message::Summary(summary) => Message::Ack { episode: summary.episode },
                 other => panic!("{other:?}"),
             };
-            self.send(&answer)
+            self.encode(&reply)
         }
     }
 
-    /// All that was ever on the line, by its direction and nonce.
+    /// Every frame sent so far, by direction and nonce.
     #[derive(Default)]
     struct Eavesdropper {
         seen: HashMap<(bool, [u8; 12]), Vec<u8>>,
@@ -293,30 +292,30 @@ mod sealed {
     }
 
     impl Eavesdropper {
-        fn hear(&mut self, frame: &[u8]) {
+        fn record(&mut self, frame: &[u8]) {
             let nonce = frame[16..28].try_into().unwrap();
             if let Some(first) = self.seen.insert((frame[1] < 0x80, nonce), frame.to_vec()) {
-                assert_eq!(first, frame, "one nonce, two frames");
+                assert_eq!(first, frame, "one nonce sealed two frames");
                 self.repeated += 1;
             }
         }
     }
 
     #[test]
-    fn no_nonce_seals_two_frames() {
+    fn nonces_never_seal_two_frames() {
         let (mut rng, mut boot, mut now) = (Pcg32::seed_from_u64(5), 1, 0);
         let (mut agent, mut link) = (agent(), Link::sealed(identity(), boot));
-        let (mut controller, mut line) = (Controller::start(1), Eavesdropper::default());
+        let (mut controller, mut eavesdropper) = (Controller::start(1), Eavesdropper::default());
         let (mut acknowledged, mut lost_state) = (0, 0);
         for _ in 0..200_000 {
             now += 100;
             let mut buffer = [0; FRAME];
             if let Some(length) = link.poll(agent.episode(), now, &mut rng, &mut buffer) {
-                line.hear(&buffer[..length]);
-                let answer = controller.answer(&buffer[..length]);
-                line.hear(&answer);
+                eavesdropper.record(&buffer[..length]);
+                let reply = controller.reply(&buffer[..length]);
+                eavesdropper.record(&reply);
                 if rng.next_u32() % 2 == 0 {
-                    let event = link.handle(&answer, &mut agent, now).unwrap();
+                    let event = link.handle(&reply, &mut agent, now).unwrap();
                     acknowledged += u32::from(matches!(event, Event::Acknowledged { .. }));
                 }
             }
@@ -327,12 +326,12 @@ mod sealed {
                 }
             }
             match rng.next_u32() % 1_000 {
-                0 => controller = Controller::start(controller.incarnation + 1),
+                0 => controller = Controller::start(controller.boot + 1),
                 chance @ 1..4 => {
                     boot += 1;
                     let before = std::mem::replace(&mut link, Link::sealed(identity(), boot));
                     if chance == 1 {
-                        // The same episodes come again, with other summaries.
+                        // The same episodes run again, with different summaries.
                         agent = super::agent();
                         lost_state += 1;
                     } else {
@@ -342,19 +341,20 @@ mod sealed {
                 _ => {}
             }
         }
-        assert!(controller.incarnation > 100 && boot > 300 && lost_state > 100, "too little happened");
-        assert!(acknowledged > 1_000 && line.repeated > 1_000, "{acknowledged} {}", line.repeated);
+        assert!(controller.boot > 100 && boot > 300 && lost_state > 100, "too few resets and restarts");
+        let repeated = eavesdropper.repeated;
+        assert!(acknowledged > 1_000 && repeated > 1_000, "{acknowledged} acknowledged, {repeated} repeated");
     }
 
     #[test]
-    fn a_sealed_session_takes_sealed_frames_only() {
+    fn sealed_session_accepts_sealed_frames_only() {
         let (mut link, mut agent) = (Link::sealed(identity(), 1), agent());
         let mut controller = Controller::start(1);
         assert_eq!(link.handle(&model(1), &mut agent, 0), Err(DecodeError::Version(1)));
         assert!(link.wants_model());
         let mut frame = [0; FRAME];
         let length = link.poll(1, 0, &mut Pcg32::seed_from_u64(1), &mut frame).unwrap();
-        let sealed = controller.answer(&frame[..length]);
+        let sealed = controller.reply(&frame[..length]);
         let mut plain = super::Link::new(identity(), 1);
         assert_eq!(plain.handle(&sealed, &mut agent, 0), Err(DecodeError::Version(0x81)));
         let reflected = frame[..length].to_vec();
@@ -363,14 +363,14 @@ mod sealed {
         assert_eq!(link.handle(&sealed, &mut agent, 0), Ok(Event::Model { episode: 1 }));
 
         link.submit(&agent.finish(), 0);
-        let waiting: Vec<u8> = link.unacknowledged().next().unwrap().to_vec();
-        let mut damaged = waiting.clone();
-        damaged[40] ^= 1;
+        let pending: Vec<u8> = link.unacknowledged().next().unwrap().to_vec();
+        let mut corrupt = pending.clone();
+        corrupt[40] ^= 1;
         let mut resumed = Link::sealed(identity(), 2);
-        assert_eq!(resumed.resume(&damaged), Err(DecodeError::Tag));
-        assert_eq!(resumed.resume(&reflected), Err(DecodeError::Type(0x01)), "no summary");
-        assert_eq!(resumed.resume(&sealed), Err(DecodeError::Tag), "the controller's");
-        assert_eq!(resumed.resume(&waiting), Ok(()));
-        assert_eq!(resumed.unacknowledged().next(), Some(waiting.as_slice()));
+        assert_eq!(resumed.resume(&corrupt), Err(DecodeError::Tag));
+        assert_eq!(resumed.resume(&reflected), Err(DecodeError::Type(0x01)), "not a summary");
+        assert_eq!(resumed.resume(&sealed), Err(DecodeError::Tag), "a frame of the controller");
+        assert_eq!(resumed.resume(&pending), Ok(()));
+        assert_eq!(resumed.unacknowledged().next(), Some(pending.as_slice()));
     }
 }

@@ -8,7 +8,7 @@ use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::{Dropped, Link, Service};
-use fedbandit_core::wire::{Identity, Message, NackReason, Nonces, Seal, Summary};
+use fedbandit_core::wire::{Channel, Identity, Message, NackReason, SummaryMessage};
 
 const AGENTS: u32 = 5;
 const TIME_LIMIT: u64 = 1_000;
@@ -119,7 +119,7 @@ fn summary(episode: u32) -> Message<'static> {
 
 fn summary_of(episode: u32, reward_sum: f32) -> Message<'static> {
     let (gram, feature_sum) = ((&[4.0, 0.0, 4.0]).into(), (&[2.0, 1.0]).into());
-    Message::Summary(Summary { episode, steps: 8, reward_sum, gram, feature_sum })
+    Message::Summary(SummaryMessage { episode, steps: 8, reward_sum, gram, feature_sum })
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
     assert_eq!(run.service.status(0).connected, 1, "of these only the ack came with a right tag");
     // Another dimension is a device's honest mistake, and answered.
     let wide = Identity { dimension: 3, ..identity(1) };
-    let message = Message::Summary(Summary {
+    let message = Message::Summary(SummaryMessage {
         episode: 1,
         steps: 1,
         reward_sum: 0.0,
@@ -331,7 +331,7 @@ fn hostile_frames_do_no_harm() {
         .run(&strategy, |(agent, episode, values, mut noise)| {
             let mut run = run.borrow_mut();
             let episode = if episode % 2 == 0 { episode % 10 } else { episode };
-            let summary = Summary {
+            let summary = SummaryMessage {
                 episode,
                 steps: episode,
                 reward_sum: values[0],
@@ -418,7 +418,8 @@ fn a_restart_at_any_time_changes_nothing() {
                     let x = f32::from(agent as u8) + episode as f32 / 8.0;
                     let (gram, feature_sum) = ([4.0, x / 8.0, 3.0], [x / 4.0, 1.0 - x / 8.0]);
                     let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
-                    let message = Message::Summary(Summary { episode, steps: 8, reward_sum: x, gram, feature_sum });
+                    let message =
+                        Message::Summary(SummaryMessage { episode, steps: 8, reward_sum: x, gram, feature_sum });
                     run.say(agent, &message).unwrap();
                     run.commit();
                     if restarts {
@@ -605,8 +606,7 @@ fn sealed_devices_hear_and_speak_sealed_frames() {
         devices: vec![Enrolled { agent: 1, revoked: false, sealed: true, enrolled_at: None }],
         ..registry()
     };
-    let device = Seal::device(identity(1));
-    let mut nonces = Nonces::new(1);
+    let mut device = Channel::sealed_device(identity(1), 1);
     let mut store = Memory::default();
     let mut seen = BTreeSet::new();
     for round in 1..=3_u32 {
@@ -615,7 +615,7 @@ fn sealed_devices_hear_and_speak_sealed_frames() {
         assert_eq!(service.handle(Link(1), &mut encode(1, &summary(1))), Err(Dropped::Version), "no way back to plain");
         for message in [hello(), summary(1), summary(1)] {
             let mut frame = [0; 256];
-            let length = device.encode(nonces.next().unwrap(), &message, &mut frame).unwrap();
+            let length = device.encode(&message, &mut frame).unwrap();
             service.handle(Link(1), &mut frame[..length]).unwrap();
             if let Some(batch) = service.take_batch() {
                 store.append(&batch.to_bytes()).unwrap();

@@ -222,12 +222,12 @@ impl Budget {
         let [least, most] = self.begin_stack()?;
         _ = writeln!(
             table,
-            "\nInstructions and stack of code built for speed (opt-level 3), flash of code built for size (opt-level s); {}.\n\
-             M0 at D = 32: the measuring program needs more than the micro:bit's 16 KiB, so the same code for the M0 ran on {}, whose M3\n\
-             executes all instructions of an M0. At D = 8 and 16 both boards agree: in instructions within {CLOCK_ERROR}, the error of their clocks, and\n\
-             in stack exactly.\n\
-             Of the agent's calls, `begin` has the worst stack: 4·(D² + 2D) bytes while it factorises, and {least} to {most} bytes more as measured;\n\
-             `encode` and `decode` take up to {} bytes.",
+            "\nInstructions and stack are measured at opt-level 3, flash at opt-level s, with {}.\n\
+             At D = 32 the measuring program exceeds the micro:bit's 16 KiB of RAM. Its M0 code therefore ran on {}, whose M3\n\
+             executes all M0 instructions. At D = 8 and 16 the two boards agree exactly in stack, and in instructions within {CLOCK_ERROR}, the\n\
+             resolution of their clocks.\n\
+             Among the agent's calls `begin` has the worst stack: 4·(D² + 2D) bytes for the factorisation, plus {least} to {most} bytes.\n\
+             `encode` and `decode` need up to {} bytes.",
             self.compiler,
             ROOMY_M0.machine,
             thousands(frame_stack),
@@ -266,7 +266,7 @@ impl Budget {
             sizing_row::<32>(4, most),
         ];
         Ok(format!(
-            "For A = {ACTIONS} and B = {most}, the most measured, without the \"about\" items:\n\n\
+            "For A = {ACTIONS} and B = {most}, the largest measured, without the items marked \"about\":\n\n\
              | D | W | F | agent | session | decoder | queue | retained | `begin` | decision set | sum | with 4 KiB reserve | fits 16 KiB |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|---|\n{}",
             rows.concat()

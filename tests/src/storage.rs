@@ -11,7 +11,7 @@ use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit::service::worker::commit_and_tick;
-use fedbandit_core::wire::{Message, Summary, max_frame_len};
+use fedbandit_core::wire::{Message, SummaryMessage, max_frame_len};
 
 use crate::chance::Chance;
 use crate::disk::{Change, Disk, Tail, Trouble, after_power_cut};
@@ -285,7 +285,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
         let identity = master.identity(1, agent, 2);
         let (gram, feature_sum) = ([2.0, 0.5, 1.0], [1.0, agent as f32 / 4.0]);
         let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
-        let message = Message::Summary(Summary { episode, steps: 4, reward_sum: 1.0, gram, feature_sum });
+        let message = Message::Summary(SummaryMessage { episode, steps: 4, reward_sum: 1.0, gram, feature_sum });
         let mut frame = [0; max_frame_len(2)];
         let length = identity.encode(&message, &mut frame).map_err(|error| error.to_string())?;
         service.handle(Link(agent.into()), &mut frame[..length]).map_err(|reason| format!("{reason:?}"))?;

@@ -23,7 +23,7 @@ use fedbandit::service::store::metered::Commits;
 use fedbandit::service::transport::mqtt::{Broker, Topics};
 use fedbandit::service::{Link, Service};
 use fedbandit::simulation::{Experiment, Log, SimulationConfig};
-use fedbandit_core::wire::{Identity, Message, Nonces, Seal, claimed_address, cobs, max_sealed_frame_len};
+use fedbandit_core::wire::{Channel, Identity, Message, claimed_address, cobs, max_sealed_frame_len};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::signal::unix::{SignalKind, signal};
@@ -102,18 +102,16 @@ fn frame(data: &[u8]) {
 /// Bytes are no sealed frame. A message that is sealed opens as the same message, and not if a bit of it has changed.
 fn sealed_frame(data: &[u8]) {
     let identity = identity();
-    let (device, controller) = (Seal::device(identity.clone()), Seal::controller(identity.clone()));
-    for end in [&device, &controller] {
-        assert!(end.decode(&mut data.to_vec()).is_err(), "nobody can make this");
+    for channel in [Channel::sealed_device, Channel::sealed_controller] {
+        assert!(channel(identity.clone(), 1).decode(&mut data.to_vec()).is_err(), "forged without the key");
     }
     let plain = authentic(&identity, data);
     let Ok(message) = identity.decode(&plain) else { return };
     let sealed = Identity { dimension: plain[3], ..identity };
-    let (device, controller) = (Seal::device(sealed.clone()), Seal::controller(sealed));
+    let (device, controller) = (Channel::sealed_device(sealed.clone(), 1), Channel::sealed_controller(sealed, 1));
     let mut buffer = vec![0; plain.len() + 12];
-    let (from, to) = if plain[1] < 0x80 { (device, controller) } else { (controller, device) };
-    let nonce = Nonces::new(1).next().expect("the first");
-    let length = from.encode(nonce, &message, &mut buffer).expect("room for it");
+    let (mut from, to) = if plain[1] < 0x80 { (device, controller) } else { (controller, device) };
+    let length = from.encode(&message, &mut buffer).expect("the buffer is large enough");
     assert_eq!(length, buffer.len());
     let opened = to.decode(&mut buffer.clone()).map(|opened| format!("{opened:?}"));
     assert_eq!(opened, Ok(format!("{message:?}")));
@@ -293,8 +291,13 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         let values = [0.5_f32; 3];
         let gram = (&values).into();
         let (sum, length) = ([0.25_f32, -1.0], 28 + 8 + 20);
-        let summary =
-            fedbandit_core::wire::Summary { episode: 1, steps: 4, reward_sum: 1.0, gram, feature_sum: (&sum).into() };
+        let summary = fedbandit_core::wire::SummaryMessage {
+            episode: 1,
+            steps: 4,
+            reward_sum: 1.0,
+            gram,
+            feature_sum: (&sum).into(),
+        };
         let messages = [
             Message::Hello { episode: 1, boot: 1 },
             Message::Heartbeat { episode: 2 },

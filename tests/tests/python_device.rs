@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 use std::{env, fs, process, thread};
 
-use fedbandit_core::wire::{DecodeError, Identity, Message, Nonces, Seal, max_sealed_frame_len};
+use fedbandit_core::wire::{Channel, Identity, Message, max_sealed_frame_len};
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len};
 use fedbandit_tests::device::Line;
 use fedbandit_tests::firmware::repository;
@@ -69,32 +69,19 @@ impl Drop for Python {
 }
 
 /// The controller's end of a link, plain or sealed.
-struct Controller {
-    identity: Identity,
-    sealed: Option<(Seal, Nonces)>,
-}
+struct Controller(Channel);
 
 impl Controller {
     fn new(identity: &Identity, sealed: bool) -> Self {
-        let seal = || (Seal::controller(identity.clone()), Nonces::new(1));
-        Self { identity: identity.clone(), sealed: sealed.then(seal) }
+        let identity = identity.clone();
+        Self(if sealed { Channel::sealed_controller(identity, 1) } else { Channel::plain(identity) })
     }
 
     fn encode(&mut self, message: &Message<'_>) -> Vec<u8> {
         let mut frame = vec![0; max_sealed_frame_len(D)];
-        let length = match &mut self.sealed {
-            None => self.identity.encode(message, &mut frame),
-            Some((seal, nonces)) => seal.encode(nonces.next().unwrap(), message, &mut frame),
-        };
-        frame.truncate(length.unwrap());
+        let length = self.0.encode(message, &mut frame).unwrap();
+        frame.truncate(length);
         frame
-    }
-
-    fn decode<'a>(&self, frame: &'a mut [u8]) -> Result<Message<'a>, DecodeError> {
-        match &self.sealed {
-            None => self.identity.decode(frame),
-            Some((seal, _)) => seal.decode(frame),
-        }
     }
 
     /// The next frame of a kind, opened; others are passed over.
@@ -102,7 +89,7 @@ impl Controller {
         loop {
             let frame = line.receive(PATIENCE).expect("the device fell silent");
             let mut opened = frame.clone();
-            let message = self.decode(&mut opened).expect("the device sent a frame that is none");
+            let message = self.0.decode(&mut opened).expect("the device sent a frame that is none");
             if let Some(found) = wanted(&message) {
                 return (frame, found);
             }

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use fedbandit_core::fingerprint;
 use fedbandit_tests::firmware::{self, BOARDS, Board, Program, Run};
-use rand_pcg::Pcg32;
-use rand_pcg::rand_core::SeedableRng;
 
 #[path = "../../core/examples/one_episode.rs"]
 #[expect(dead_code, reason = "its main is not called here")]
 mod example;
 
+#[path = "../../core/tests/fingerprint.rs"]
+mod fingerprint;
+
 #[path = "../../core/tests/on_target.rs"]
 mod on_target;
+
+use fingerprint::FINGERPRINTS;
 
 fn run(bin: &str, board: Board, profile: &str) -> Run {
     let program = Program { bin, board, profile, features: &[], dimension: None };
@@ -34,24 +36,14 @@ fn the_example_says_on_a_board_what_it_says_here() {
     }
 }
 
-/// 10,000 steps on each board, in code for speed and for size, give this computer's bits.
+/// 10,000 steps on each board, in code for speed and for size, match the fingerprints computed on a PC.
 #[test]
 fn every_board_computes_the_same_bits() {
-    let here = |dimension| {
-        let rng = &mut Pcg32::seed_from_u64(2022);
-        let fingerprint = match dimension {
-            4 => fingerprint::<4>(rng, 10_000),
-            8 => fingerprint::<8>(rng, 10_000),
-            16 => fingerprint::<16>(rng, 10_000),
-            _ => fingerprint::<32>(rng, 10_000),
-        };
-        format!("{dimension} {}", fingerprint.unwrap())
-    };
     for board in BOARDS {
         for profile in ["release", "opt-s"] {
             let run = run("fingerprint", board, profile);
-            let dimensions: &[_] = if board.machine == "microbit" { &[4, 8, 16] } else { &[4, 8, 16, 32] };
-            let expected: Vec<String> = dimensions.iter().map(|dimension| here(*dimension)).collect();
+            let fitting = FINGERPRINTS.iter().filter(|(dimension, _)| *dimension < 32 || board.machine != "microbit");
+            let expected: Vec<String> = fitting.map(|(dimension, hash)| format!("{dimension} {hash}")).collect();
             assert_proven(&run, &expected, "done", &format!("{board:?}, {profile}"));
         }
     }

@@ -1,8 +1,8 @@
-//! Several actions side by side, for targets with vector registers.
+//! Kernels over several actions at a time, for targets with vector registers.
 
 use super::ZERO;
 
-/// How many actions the blocked kernel holds.
+/// Number of actions in a block.
 pub(crate) const LANES: usize = 16;
 
 /// Entry j of every action of a block.
@@ -20,9 +20,10 @@ pub(crate) fn block_products<const D: usize, const N: usize>(
     products.map(|lanes| core::array::from_fn(|lane| lanes.get(lane).copied().unwrap_or_default()))
 }
 
-/// [`dot`](super::dot) and [`norm_squared_of_product`](super::norm_squared_of_product) for the first N of M actions, side by side in vector registers.
+/// Computes ⟨x,x⟩, ⟨x,θ⟩ and ‖Wx‖₂² for the first N of M actions, one per lane of a vector register.
 ///
-/// Returns ⟨x,x⟩, ⟨x,θ⟩ and ‖Wx‖₂² of each. Two rows of W share every load of x.
+/// Same bits as [`dot`](super::dot) and [`norm_squared_of_product`](super::norm_squared_of_product). Two rows of W share
+/// every load of x.
 #[inline(always)]
 pub(crate) fn lane_products<const D: usize, const N: usize, const M: usize>(
     theta: &[f32; D],

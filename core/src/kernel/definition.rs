@@ -1,8 +1,8 @@
-//! The kernels as short loops: what the others must equal bit for bit, and what runs in a build for size.
+//! Reference kernels as short loops. The others must match them bit for bit; builds for size use them directly.
 
 use super::{ZERO, add_products};
 
-/// ‖Wx‖₂² for the lower triangular W whose diagonal stands apart and whose rows stand left of the square's diagonal.
+/// ‖Wx‖₂² for lower triangular W: its diagonal in `diagonal`, its rows left of the diagonal of `square`.
 ///
 /// Row i gives y_i = Σ_{j≤i} w_ij x_j, and the result is Σ y_i².
 #[inline(always)]
@@ -19,7 +19,7 @@ pub(crate) fn norm_squared_of_product<const D: usize>(
     sum
 }
 
-/// U += xxᵀ, on and above the diagonal of the square.
+/// U += xxᵀ, on and above the diagonal of `square`.
 #[inline(always)]
 pub(crate) fn add_outer_product<const D: usize>(square: &mut [[f32; D]; D], x: &[f32; D]) {
     for (i, (row, x_i)) in square.iter_mut().zip(x).enumerate() {

@@ -1,13 +1,13 @@
-//! The inner loops, in a fixed order of operations, so that every build on every target gets the same bits.
+//! Inner loops with a fixed order of operations, so that every build on every target computes the same bits.
 //!
-//! [`definition`] says what they compute: a sum starts at −0 and adds its products one by one from the lowest index up; a product is
-//! rounded before it is added (never a fused multiply-add). [`panels`] and [`blocks`] advance several such sums side
-//! by side, and change nothing within one.
+//! [`definition`] specifies the results. A sum starts at −0 and adds its products one by one, from the lowest index up. Each
+//! product is rounded before it is added; there is no fused multiply-add. [`panels`] and [`blocks`] interleave several such
+//! sums without reordering any of them.
 
 mod blocks;
-#[cfg_attr(not(any(test, optimise_for_size)), expect(dead_code, reason = "the panels are what runs"))]
+#[cfg_attr(not(any(test, optimise_for_size)), expect(dead_code, reason = "builds for speed run the panels"))]
 mod definition;
-#[cfg_attr(all(not(test), optimise_for_size), expect(dead_code, reason = "the definition is smaller"))]
+#[cfg_attr(all(not(test), optimise_for_size), expect(dead_code, reason = "builds for size run the definition"))]
 mod panels;
 
 pub(crate) use blocks::{LANES, Lanes, block_products, lane_products};
@@ -16,7 +16,7 @@ pub(crate) use definition::{add_outer_product, add_scaled, norm_squared_of_produ
 #[cfg(not(optimise_for_size))]
 pub(crate) use panels::{add_outer_product, add_scaled, norm_squared_of_product};
 
-/// Where sums start: −0 + x is x for every x, so that the first addition is none.
+/// Start of every sum: −0 + x equals x for every x, so the compiler can drop the first addition.
 const ZERO: f32 = -0.0;
 
 /// ⟨a, b⟩
@@ -35,7 +35,7 @@ fn add_products(sum: f32, a: &[f32], b: &[f32]) -> f32 {
 #[expect(
     unused_qualifications,
     clippy::indexing_slicing,
-    reason = "which of two kernels is the point; tests may panic"
+    reason = "the module names tell the kernels apart; tests may panic"
 )]
 mod tests {
     extern crate std;
@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of many magnitudes, zeros of both signs among them.
+    /// Numbers of many magnitudes, including zeros of both signs.
     fn numbers<const N: usize>() -> impl Strategy<Value = [f32; N]> {
         let number = prop_oneof![
             8 => -1.0_f32..1.0,
@@ -59,7 +59,7 @@ mod tests {
         proptest::collection::vec(numbers::<D>(), D).prop_map(|rows| core::array::from_fn(|i| rows[i]))
     }
 
-    /// Panels and blocks give the definition's bits.
+    /// Asserts that panels and blocks compute the definition's bits.
     fn kernels_agree<const D: usize>() {
         let config = ProptestConfig {
             cases: if cfg!(miri) { 1 } else { 200 },

@@ -1,11 +1,11 @@
-//! The kernels by panels of four rows: the rows share every load of x, and a loop of D steps becomes one of D/4.
+//! Kernels on panels of four rows. The rows share every load of x, and a loop of D steps becomes one of D/4.
 
 use super::{ZERO, add_products};
 
-/// Rows in a panel, columns in a block.
+/// Number of rows in a panel and of columns in a block.
 const PANEL: usize = 4;
 
-/// As [`definition::norm_squared_of_product`](super::definition::norm_squared_of_product).
+/// Same as [`definition::norm_squared_of_product`](super::definition::norm_squared_of_product).
 #[inline(always)]
 pub(crate) fn norm_squared_of_product<const D: usize>(
     square: &[[f32; D]; D],
@@ -59,14 +59,14 @@ fn panel_product<const D: usize>(
     ])
 }
 
-/// A row's first `count` blocks of four, and the one after them.
+/// Returns a row's first `count` blocks and the block after them.
 #[inline(always)]
 fn blocks<const D: usize>(row: &[f32; D], count: usize) -> Option<(&[[f32; PANEL]], &[f32; PANEL])> {
     let (left, right) = row.as_chunks().0.split_at_checked(count)?;
     Some((left, right.first()?))
 }
 
-/// As [`definition::add_outer_product`](super::definition::add_outer_product).
+/// Same as [`definition::add_outer_product`](super::definition::add_outer_product).
 #[inline(always)]
 pub(crate) fn add_outer_product<const D: usize>(square: &mut [[f32; D]; D], x: &[f32; D]) {
     let (panels, last_rows) = square.as_chunks_mut::<PANEL>();
@@ -82,7 +82,7 @@ pub(crate) fn add_outer_product<const D: usize>(square: &mut [[f32; D]; D], x: &
     }
 }
 
-/// Four rows of U += xxᵀ: the diagonal block, the blocks right of it, the columns that fill no block.
+/// Four rows of U += xxᵀ: the diagonal block, the blocks to its right and the columns of the incomplete last block.
 #[inline(always)]
 fn add_to_panel<const D: usize>(
     [r0, r1, r2, r3]: &mut [[f32; D]; PANEL],
@@ -118,7 +118,7 @@ fn add_to_panel<const D: usize>(
     Some(())
 }
 
-/// Of a row: the block at `index`, the blocks after it, and the entries that fill no block.
+/// Returns a row's block at `index`, the blocks after it and the entries of the incomplete last block.
 #[inline(always)]
 #[expect(clippy::type_complexity, reason = "one use, right above")]
 fn blocks_mut<const D: usize>(
@@ -130,7 +130,7 @@ fn blocks_mut<const D: usize>(
     Some((own, right, end))
 }
 
-/// As [`definition::add_scaled`](super::definition::add_scaled).
+/// Same as [`definition::add_scaled`](super::definition::add_scaled).
 #[inline(always)]
 pub(crate) fn add_scaled(a: &mut [f32], scale: f32, b: &[f32]) {
     let (a_blocks, a_end) = a.as_chunks_mut();

@@ -1,14 +1,14 @@
-//! Consistent overhead byte stuffing: frames on a byte stream, each ended by a zero byte that occurs nowhere inside.
+//! Consistent overhead byte stuffing (COBS): frames on a byte stream, delimited by zero bytes that occur nowhere inside.
 //!
-//! A stuffed frame is a row of groups: a length byte n, then n − 1 bytes that are not zero, then an unwritten zero unless n is 255 or the
-//! frame ends. Encoding needs no second buffer, decoding one that the receiver bounds.
+//! An encoded frame is a sequence of groups: a length byte n, then n − 1 non-zero bytes, then an implied zero unless n is 255
+//! or the frame ends. Encoding needs no buffer; decoding needs one of bounded length.
 
 use heapless::Vec;
 
-/// The longest run of data in a group.
+/// Largest number of data bytes in a group.
 const GROUP: usize = 254;
 
-/// The stuffed bytes of a frame, the ending zero included: at most `frame.len() + frame.len() / 254 + 2`.
+/// Encodes a frame, including the zero delimiter: at most `frame.len() + frame.len() / 254 + 2` bytes.
 pub fn encode(frame: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = Some(frame);
     let groups = core::iter::from_fn(move || {
@@ -17,7 +17,7 @@ pub fn encode(frame: &[u8]) -> impl Iterator<Item = u8> {
         let (group, after) = data.split_at_checked(run)?;
         rest = match after.split_first() {
             None => None,
-            // A full group stands for its data alone; any other also for the zero after it.
+            // A full group has no implied zero.
             Some(_) if run == GROUP => Some(after),
             Some((_, after)) => Some(after),
         };
@@ -26,69 +26,69 @@ pub fn encode(frame: &[u8]) -> impl Iterator<Item = u8> {
     groups.flat_map(|group| core::iter::once(group.len() as u8 + 1).chain(group.iter().copied())).chain([0])
 }
 
-/// Collects the bytes of a stream into frames of at most N bytes.
+/// Decodes a byte stream into frames of at most N bytes.
 ///
-/// A frame that is longer or badly stuffed is dropped whole, and counted; the next zero byte starts afresh.
+/// A frame that is too long or malformed is dropped and counted; decoding resumes after the next zero byte.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder<const N: usize> {
     frame: Vec<u8, N>,
-    /// Data bytes left in the group.
+    /// Number of data bytes left in the group.
     left: u8,
-    /// Whether a zero follows the group.
-    zero_follows: bool,
-    broken: bool,
+    /// True if a zero is implied after the group.
+    zero_implied: bool,
+    invalid: bool,
     complete: bool,
     dropped: u32,
 }
 
 impl<const N: usize> Decoder<N> {
-    /// A decoder at the start of a frame.
+    /// Creates a decoder at the start of a frame.
     pub const fn new() -> Self {
-        Self { frame: Vec::new(), left: 0, zero_follows: false, broken: false, complete: false, dropped: 0 }
+        Self { frame: Vec::new(), left: 0, zero_implied: false, invalid: false, complete: false, dropped: 0 }
     }
 
-    /// Takes the next byte of the stream; returns a frame when the byte ends one.
+    /// Decodes the next byte of the stream. Returns a frame if the byte completes one.
     pub fn push(&mut self, byte: u8) -> Option<&[u8]> {
         if self.complete {
-            self.start();
+            self.reset();
         }
         if byte == 0 {
-            return self.end();
+            return self.finish();
         }
         if self.left > 0 {
             self.left -= 1;
             self.append(byte);
         } else {
-            if self.zero_follows {
+            if self.zero_implied {
                 self.append(0);
             }
             self.left = byte - 1;
-            self.zero_follows = byte != 255;
+            self.zero_implied = byte != 255;
         }
         None
     }
 
-    /// How many frames were dropped because they were too long or badly stuffed.
+    /// Returns the number of frames dropped as too long or malformed.
     pub fn dropped(&self) -> u32 {
         self.dropped
     }
 
-    fn end(&mut self) -> Option<&[u8]> {
-        let nothing = self.frame.is_empty() && !self.zero_follows && self.left == 0 && !self.broken;
-        if self.broken || self.left > 0 {
+    fn finish(&mut self) -> Option<&[u8]> {
+        let empty = self.frame.is_empty() && !self.zero_implied && self.left == 0 && !self.invalid;
+        if self.invalid || self.left > 0 {
             self.dropped = self.dropped.saturating_add(1);
-            self.start();
+            self.reset();
             return None;
         }
         self.complete = true;
-        if nothing { None } else { Some(&self.frame) }
+        if empty { None } else { Some(&self.frame) }
     }
 
     fn append(&mut self, byte: u8) {
-        self.broken |= self.frame.push(byte).is_err();
+        self.invalid |= self.frame.push(byte).is_err();
     }
 
-    fn start(&mut self) {
+    fn reset(&mut self) {
         *self = Self { dropped: self.dropped, ..Self::new() };
     }
 }

@@ -1,4 +1,4 @@
-//! Who a device is: what is flashed beside its firmware, and the tags that it and its controller make with its key.
+//! Identity of a device: its provisioning blob, and the authentication tags made with its key.
 
 use core::fmt;
 
@@ -10,28 +10,28 @@ use crate::planted::{self, Bug};
 use crate::state::crc32;
 use crate::summary::EpisodeSummary;
 
-/// Who a device is: what its provisioning blob says. The controller holds the same for each enrolled device.
+/// Identity of a device, stored in its provisioning blob. The controller holds a copy for each enrolled device.
 ///
-/// The key is not shown by `Debug`.
+/// `Debug` does not show the key.
 #[derive(Clone)]
 pub struct Identity {
-    /// The run, the learning task, that the device takes part in.
+    /// Number of the run (the learning task) that the device takes part in.
     pub run: u32,
-    /// The device's number in the run.
+    /// Number of the device within the run.
     pub agent: u32,
-    /// The dimension of the run's actions.
+    /// Dimension of the run's actions.
     pub dimension: u8,
-    /// The device's own secret.
+    /// Secret key of the device.
     pub key: [u8; 32],
 }
 
 impl Identity {
-    /// The length of a provisioning blob.
+    /// Length of a provisioning blob, in bytes.
     pub const BLOB_LEN: usize = 52;
 
-    /// Reads the provisioning blob that is flashed beside the firmware; none if there is no valid one.
+    /// Reads the provisioning blob flashed beside the firmware. Returns `None` if it is invalid.
     ///
-    /// A blob that asks for sealed frames is not valid here: see `from_sealed_blob`.
+    /// A blob that requires sealed frames is invalid here; use `from_sealed_blob`.
     pub fn from_blob(blob: &[u8; Self::BLOB_LEN]) -> Option<Self> {
         Self::read_blob(blob, 0)
     }
@@ -52,7 +52,7 @@ impl Identity {
         Some(Self { run: u32::from_le_bytes(*run), agent: u32::from_le_bytes(*agent), dimension, key: *key })
     }
 
-    /// The provisioning blob: `FBID`, version 1, dimension, two zeros, run, agent, key, CRC-32 of all before.
+    /// Writes the provisioning blob: `FBID`, version 1, dimension, two zeros, run, agent, key, CRC-32.
     pub fn to_blob(&self) -> [u8; Self::BLOB_LEN] {
         self.write_blob(0)
     }
@@ -68,12 +68,12 @@ impl Identity {
         ];
         let written = parts.into_iter().try_for_each(|part| writer.put(part));
         let checksum = crc32(writer.written());
-        // 8 + 4 + 4 + 32 + 4 bytes fit by the array's length.
+        // Cannot fail: 8 + 4 + 4 + 32 + 4 bytes are the array's length.
         _ = written.and_then(|()| writer.put(&checksum.to_le_bytes()));
         blob
     }
 
-    /// Writes a message's frame and returns its length.
+    /// Writes a message's plain frame and returns its length.
     ///
     /// # Errors
     /// The buffer is shorter than the frame; [`max_frame_len`](super::max_frame_len) bytes suffice.
@@ -97,10 +97,10 @@ impl Identity {
         Header { kind, flags, dimension: self.dimension, run: self.run, agent: self.agent, episode }
     }
 
-    /// Reads a frame that is addressed with this identity.
+    /// Reads a plain frame of this device, from either end.
     ///
     /// # Errors
-    /// The bytes are not a frame, it is not for this identity, or its tag is wrong; see [`DecodeError`].
+    /// The bytes are not a plain frame, the frame is not for this identity, or its tag is wrong; see [`DecodeError`].
     pub fn decode<'a>(&self, frame: &'a [u8]) -> Result<Message<'a>, DecodeError> {
         let (signed, tag) = frame.split_last_chunk::<TAG_LEN>().ok_or(DecodeError::Length)?;
         let (header, payload) = signed.split_first_chunk::<HEADER_LEN>().ok_or(DecodeError::Length)?;
@@ -109,7 +109,7 @@ impl Identity {
         header.message(payload)
     }
 
-    /// The header, if it is of this version and of this identity.
+    /// Parses the header and checks its version and address.
     pub(super) fn check(&self, header: &[u8; HEADER_LEN], expected: u8) -> Result<Header, DecodeError> {
         let [version, ..] = *header;
         if version != expected {

@@ -1,9 +1,9 @@
-//! The frames that devices and controllers exchange: fixed little-endian layouts, each ended by an authentication tag. With the feature
-//! `sealed` they can be encrypted as well.
+//! Frames exchanged by devices and controllers: fixed little-endian layouts, each with an authentication tag at the end.
 //!
-//! `docs/wire.md` specifies them byte by byte. A frame is checked from the outside in: length, version, address, tag, and only then
-//! its content. Decoding borrows from the frame and allocates nothing.
+//! The feature `sealed` adds encryption. `docs/wire.md` specifies every byte. Decoding checks length, version, address and
+//! tag, in this order, before it reads the content. It borrows from the frame and allocates nothing.
 
+mod channel;
 #[cfg(feature = "sealed")]
 mod cipher;
 pub mod cobs;
@@ -16,105 +16,107 @@ use core::fmt;
 use crate::model::{Model, Rewards, Values, packed_len};
 use crate::summary::EpisodeSummary;
 
+pub use channel::Channel;
+pub(crate) use channel::Sender;
 pub use identity::Identity;
 #[cfg(feature = "sealed")]
-pub use sealed::{Nonce, Nonces, Seal, max_sealed_frame_len};
+pub use sealed::max_sealed_frame_len;
 
-/// The version of the layouts.
+/// Version of the frame layouts.
 pub const VERSION: u8 = 1;
 
-/// Bytes before the payload.
+/// Length of the header, in bytes.
 pub const HEADER_LEN: usize = 16;
 
-/// Bytes of the authentication tag.
+/// Length of the authentication tag, in bytes.
 pub const TAG_LEN: usize = 16;
 
-/// The length of the longest frames for a dimension, a model's and a summary's: 16 + 8 + 4·(D + D(D+1)/2) + 16.
+/// Returns the length of the longest frames, model and summary: 16 + 8 + 4·(D + D(D+1)/2) + 16.
 pub const fn max_frame_len(dimension: usize) -> usize {
     HEADER_LEN + 8 + 4 * (dimension + packed_len(dimension)) + TAG_LEN
 }
 
-/// What a frame says.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Message<'a> {
-    /// Device: here I am, in this episode; send me its model.
+    /// Device: joins the run or reconnects, and requests the model of the running episode.
     Hello {
-        /// The episode that the device is in.
+        /// The device's episode.
         episode: u32,
-        /// How often the device has started.
+        /// The device's boot counter.
         boot: u32,
     },
-    /// Device: still here.
+    /// Device: is alive.
     Heartbeat {
-        /// The episode that the device is in.
+        /// The device's episode.
         episode: u32,
     },
-    /// Device: the summary of an episode.
-    Summary(Summary<'a>),
-    /// Controller: the model of an episode.
+    /// Device: summary of an episode.
+    Summary(SummaryMessage<'a>),
+    /// Controller: model of an episode.
     Model(Model<'a>),
-    /// Controller: this episode's summary is stored and will not be lost.
+    /// Controller: the summary is stored durably.
     Ack {
         /// The summary's episode.
         episode: u32,
     },
-    /// Controller: this episode's summary is not wanted; do not send it again.
+    /// Controller: the summary is rejected; do not repeat it.
     Nack {
         /// The summary's episode.
         episode: u32,
-        /// Why not.
+        /// Reason for the rejection.
         reason: NackReason,
     },
 }
 
-/// A summary as it arrives: see [`EpisodeSummary`].
+/// An [`EpisodeSummary`] as transmitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Summary<'a> {
+pub struct SummaryMessage<'a> {
     /// k
     pub episode: u32,
-    /// How many steps were recorded.
+    /// Number of recorded steps.
     pub steps: u32,
-    /// Σr, as the device says.
+    /// Σr, as reported by the device.
     pub reward_sum: f32,
-    /// U: its upper triangle, row by row.
+    /// Upper triangle of U, row by row.
     pub gram: Values<'a>,
     /// u
     pub feature_sum: Values<'a>,
 }
 
-/// Why a controller does not want a summary.
+/// Reason why a controller rejects a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NackReason {
-    /// The episode is too long ago, or has not begun.
+    /// The episode ended too long ago or has not begun.
     WrongEpisode,
-    /// The summary's dimension is not the run's.
+    /// The summary's dimension differs from the run's.
     WrongDimension,
-    /// A reason that this version does not know.
+    /// Unknown reason code.
     Other(u8),
 }
 
-/// Why a frame was not read.
+/// Reason why a frame was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Too short to be a frame, or not as long as its type and dimension ask for.
+    /// The frame is too short, or its length does not match its type and dimension.
     Length,
-    /// Another version of the layouts.
+    /// The version is not supported, or the frame is of the other mode (plain or sealed).
     Version(u8),
-    /// For or from somebody else.
+    /// The frame belongs to another run or agent.
     Address,
-    /// The tag is wrong: damaged, or made without the key.
+    /// The authentication tag is wrong: the frame is corrupt or forged.
     Tag,
-    /// No message of this version, or not one that is expected here.
+    /// The message type is unknown or unexpected.
     Type(u8),
 }
 
-/// The buffer is shorter than the frame.
+/// Error: the buffer is shorter than the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BufferTooShort;
@@ -126,71 +128,73 @@ const MODEL: u8 = 0x81;
 const ACK: u8 = 0x82;
 const NACK: u8 = 0x83;
 
-/// Flag of a model: rewards are clipped to [−1, 1].
+/// Model flag: rewards are clipped to [−1, 1].
 const CLIPPED: u8 = 0x01;
 
-/// The run and agent that a frame claims to be of, not yet checked: for a controller to find the key by.
+/// Returns the run and agent in a frame's header, unauthenticated: a controller looks up the key with them.
 pub fn claimed_address(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, _) = frame.split_first_chunk::<HEADER_LEN>()?;
     let header = Header::read(header);
     Some((header.run, header.agent))
 }
 
-/// The type that a frame claims to be of, not yet checked; 0, which no message has, if it is too short to have one.
+/// Returns the message type in a frame's header, unauthenticated; 0, an unused type, if the frame is too short.
 pub(crate) fn claimed_type(frame: &[u8]) -> u8 {
     if let [_, kind, ..] = frame { *kind } else { 0 }
 }
 
-/// Whether a frame claims to be a model, not yet checked: for whoever carries frames and keeps the last model of each device.
+/// Returns true if a frame's header, unauthenticated, has the type of a model.
+///
+/// For transports that retain the last model of each device.
 pub fn is_model(frame: &[u8]) -> bool {
     claimed_type(frame) == MODEL
 }
 
-/// How frames are protected: by a tag alone, or sealed.
+/// Protection of a frame: authentication only, or encryption as well.
 trait Protection {
-    /// The version byte.
+    /// Version byte.
     const VERSION: u8;
 
     fn identity(&self) -> &Identity;
 
-    /// What stands between header and payload.
+    /// Bytes between header and payload.
     fn nonce(&self) -> &[u8];
 
-    /// Ends a frame.
+    /// Completes a frame once its payload is written.
     fn finish(&self, writer: &mut Writer<'_>) -> Result<(), BufferTooShort>;
 }
 
-fn encode<P: Protection>(by: &P, message: &Message<'_>, frame: &mut [u8]) -> Result<usize, BufferTooShort> {
-    let header = |kind, flags, episode| by.identity().header(kind, flags, episode);
+fn encode<P: Protection>(protection: &P, message: &Message<'_>, frame: &mut [u8]) -> Result<usize, BufferTooShort> {
+    let header = |kind, flags, episode| protection.identity().header(kind, flags, episode);
     match *message {
-        Message::Hello { episode, boot } => write(by, &header(HELLO, 0, episode), [boot], [], frame),
-        Message::Heartbeat { episode } => write(by, &header(HEARTBEAT, 0, episode), [], [], frame),
-        Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }) => {
+        Message::Hello { episode, boot } => write(protection, &header(HELLO, 0, episode), [boot], [], frame),
+        Message::Heartbeat { episode } => write(protection, &header(HEARTBEAT, 0, episode), [], [], frame),
+        Message::Summary(SummaryMessage { episode, steps, reward_sum, gram, feature_sum }) => {
             let numbers = [steps, reward_sum.to_bits()];
-            write(by, &header(SUMMARY, 0, episode), numbers, gram.iter().chain(feature_sum.iter()), frame)
+            write(protection, &header(SUMMARY, 0, episode), numbers, gram.iter().chain(feature_sum.iter()), frame)
         }
         Message::Model(Model { episode, episode_len, beta, rewards, theta, design }) => {
             let flags = if rewards == Rewards::Clipped { CLIPPED } else { 0 };
             let numbers = [episode_len, beta.to_bits()];
-            write(by, &header(MODEL, flags, episode), numbers, theta.iter().chain(design.iter()), frame)
+            write(protection, &header(MODEL, flags, episode), numbers, theta.iter().chain(design.iter()), frame)
         }
-        Message::Ack { episode } => write(by, &header(ACK, 0, episode), [], [], frame),
-        Message::Nack { episode, reason } => write(by, &header(NACK, reason.code(), episode), [], [], frame),
+        Message::Ack { episode } => write(protection, &header(ACK, 0, episode), [], [], frame),
+        Message::Nack { episode, reason } => write(protection, &header(NACK, reason.code(), episode), [], [], frame),
     }
 }
 
 fn encode_summary<P: Protection, const D: usize>(
-    by: &P,
+    protection: &P,
     summary: &EpisodeSummary<'_, D>,
     frame: &mut [u8],
 ) -> Result<usize, BufferTooShort> {
-    let header = by.identity().header(SUMMARY, 0, summary.episode());
+    let header = protection.identity().header(SUMMARY, 0, summary.episode());
     let numbers = [summary.steps(), summary.reward_sum().to_bits()];
-    write(by, &header, numbers, summary.gram().chain(*summary.feature_sum()), frame)
+    write(protection, &header, numbers, summary.gram().chain(*summary.feature_sum()), frame)
 }
 
 fn write<P: Protection, const N: usize>(
-    by: &P,
+    protection: &P,
     header: &Header,
     numbers: [u32; N],
     values: impl IntoIterator<Item = f32>,
@@ -198,11 +202,11 @@ fn write<P: Protection, const N: usize>(
 ) -> Result<usize, BufferTooShort> {
     let mut writer = Writer { bytes: frame, at: 0 };
     writer.put(&header.to_bytes(P::VERSION))?;
-    writer.put(by.nonce())?;
+    writer.put(protection.nonce())?;
     for word in numbers.into_iter().chain(values.into_iter().map(f32::to_bits)) {
         writer.put(&word.to_le_bytes())?;
     }
-    by.finish(&mut writer)?;
+    protection.finish(&mut writer)?;
     Ok(writer.at)
 }
 
@@ -245,7 +249,7 @@ impl Header {
             (SUMMARY, [steps, reward_sum, values @ ..]) => {
                 let (gram, feature_sum) = split(values, triangle, vector)?;
                 let (steps, reward_sum) = (u32::from_le_bytes(*steps), f32::from_le_bytes(*reward_sum));
-                Ok(Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }))
+                Ok(Message::Summary(SummaryMessage { episode, steps, reward_sum, gram, feature_sum }))
             }
             (MODEL, [episode_len, beta, values @ ..]) => {
                 let (theta, design) = split(values, vector, triangle)?;
@@ -261,7 +265,7 @@ impl Header {
     }
 }
 
-/// The first `a` and the other `b` of values.
+/// Splits values into `a` and `b`; their number must match exactly.
 fn split(values: &[[u8; 4]], a: usize, b: usize) -> Result<(Values<'_>, Values<'_>), DecodeError> {
     match values.split_at_checked(a) {
         Some((first, rest)) if rest.len() == b => Ok((first.into(), rest.into())),
@@ -311,18 +315,18 @@ impl Writer<'_> {
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Length => f.write_str("the frame is too short or too long"),
-            Self::Version(version) => write!(f, "frame version {version} is not known"),
-            Self::Address => f.write_str("the frame is for somebody else"),
-            Self::Tag => f.write_str("the frame's tag is wrong"),
-            Self::Type(kind) => write!(f, "a message of type {kind} is not expected"),
+            Self::Length => f.write_str("invalid frame length"),
+            Self::Version(version) => write!(f, "unsupported frame version {version:#04x}"),
+            Self::Address => f.write_str("frame belongs to another run or agent"),
+            Self::Tag => f.write_str("invalid authentication tag"),
+            Self::Type(kind) => write!(f, "unexpected message type {kind:#04x}"),
         }
     }
 }
 
 impl fmt::Display for BufferTooShort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the buffer is shorter than the frame")
+        f.write_str("buffer is shorter than the frame")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the test files share: seeded data and a model's owned form.
+//! Helpers shared by the tests: seeded random data and an owned model.
 
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use nalgebra::{DMatrix, DVector};
@@ -19,13 +19,13 @@ impl Random {
         (self.0.next_u64() >> 11) as f64 / 9_007_199_254_740_992.0
     }
 
-    /// Standard normal, by Box and Muller.
+    /// Standard normal, by the Box–Muller transform.
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// A direction, of a length that is uniform in [0, 1).
+    /// A random direction with a length uniform in [0, 1).
     pub(crate) fn action<const D: usize>(&mut self) -> Action<D> {
         let x = Action::from_fn(|_, _| self.normal() as f32);
         project(&(x * 1e6)) * self.uniform() as f32
@@ -66,13 +66,13 @@ pub(crate) fn agent<const D: usize>() -> Agent<D> {
     Agent::new(&PRIOR).unwrap()
 }
 
-/// The upper triangle, row by row, in f32.
+/// Packs the upper triangle row by row, rounded to f32.
 pub(crate) fn pack(matrix: &DMatrix<f64>) -> Vec<f32> {
     let n = matrix.nrows();
     (0..n).flat_map(|i| (i..n).map(move |j| (i, j))).map(|at| matrix[at] as f32).collect()
 }
 
-/// The symmetric matrix of a packed triangle, exactly.
+/// Expands a packed triangle to the symmetric matrix, exactly.
 pub(crate) fn unpack(packed: impl IntoIterator<Item = f32>, dimension: usize) -> DMatrix<f64> {
     let mut values = packed.into_iter();
     let mut matrix = DMatrix::zeros(dimension, dimension);
@@ -83,7 +83,7 @@ pub(crate) fn unpack(packed: impl IntoIterator<Item = f32>, dimension: usize) ->
             matrix[(j, i)] = value;
         }
     }
-    assert_eq!(values.count(), 0, "{dimension} dimensions pack into {} values", packed_len(dimension));
+    assert_eq!(values.count(), 0, "dimension {dimension} has {} packed values", packed_len(dimension));
     matrix
 }
 

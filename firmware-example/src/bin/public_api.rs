@@ -10,9 +10,9 @@ use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
 use fedbandit_core::session::Session;
-use fedbandit_core::wire::{Identity, Message, claimed_address, cobs, is_model, max_frame_len};
+use fedbandit_core::wire::{Channel, Identity, Message, claimed_address, cobs, is_model, max_frame_len};
 use fedbandit_core::{
-    Action, Agent, Model, Prior, Rewards, Values, fingerprint, norm_squared_limit, packed_len, project, rounding,
+    Action, Agent, Model, Prior, Rewards, Values, norm_squared_limit, packed_len, project, rounding,
 };
 use rand_pcg::Pcg32;
 
@@ -70,7 +70,6 @@ fn main() -> ! {
                 agent = restored;
             }
             link(&mut agent, &mut rng);
-            _ = black_box(fingerprint::<D>(&mut rng, black_box(9)));
             _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3))));
             _ = black_box((rounding::sums(black_box(3), D), rounding::score(black_box(3), 1.0, 1.0, 1.0)));
             if cfg!(feature = "planted-panic") {
@@ -95,6 +94,11 @@ fn link(agent: &mut Agent<D>, rng: &mut Pcg32) {
         _ = black_box(identity.encode(message, black_box(&mut buffer)));
     }
     _ = black_box(identity.encode_summary(&agent.finish(), &mut buffer));
+    let mut channel = Channel::plain(identity.clone());
+    if let Ok(message) = channel.decode(black_box(&mut [0; FRAME])) {
+        _ = black_box(Channel::plain(identity.clone()).encode(&message, black_box(&mut buffer)));
+    }
+    _ = black_box(channel.encode_summary(&agent.finish(), black_box(&mut buffer)));
     let mut decoder = cobs::Decoder::<FRAME>::new();
     for byte in cobs::encode(black_box(&buffer)) {
         _ = black_box(decoder.push(byte));
@@ -117,18 +121,16 @@ fn converse<const F: usize>(mut session: Session<F, 2>, received: &[u8], agent: 
 /// Sealed frames, and the session with them.
 #[cfg(feature = "sealed")]
 fn sealed(agent: &mut Agent<D>, rng: &mut Pcg32, identity: &Identity) {
-    use fedbandit_core::wire::{Nonces, Seal, max_sealed_frame_len};
+    use fedbandit_core::wire::max_sealed_frame_len;
 
     const FRAME: usize = max_sealed_frame_len(D);
     _ = black_box(Identity::from_sealed_blob(black_box(&identity.to_sealed_blob())));
-    let (device, controller) = (Seal::device(identity.clone()), black_box(Seal::controller(identity.clone())));
+    let mut device = Channel::sealed_device(identity.clone(), black_box(1));
+    let mut controller = black_box(Channel::sealed_controller(identity.clone(), black_box(1)));
     let (mut buffer, mut received) = ([0; FRAME], black_box([0; FRAME]));
-    let mut nonces = Nonces::new(black_box(1));
-    if let (Some(nonce), Ok(message)) = (nonces.next(), device.decode(black_box(&mut received))) {
-        _ = black_box(controller.encode(nonce, black_box(&message), black_box(&mut buffer)));
+    if let Ok(message) = device.decode(black_box(&mut received)) {
+        _ = black_box(controller.encode(black_box(&message), black_box(&mut buffer)));
     }
-    if let Some(nonce) = nonces.next() {
-        _ = black_box(device.encode_summary(nonce, &agent.finish(), black_box(&mut buffer)));
-    }
+    _ = black_box(device.encode_summary(&agent.finish(), black_box(&mut buffer)));
     converse(Session::<FRAME, 2>::sealed(identity.clone(), black_box(1)), black_box(&[]), agent, rng);
 }

@@ -19,5 +19,5 @@ pub mod transport;
 pub mod worker;
 
 pub use learner::AnyController;
-pub use state_machine::{About, Batch, Dropped, End, Link, Outgoing, RestoreError, Restoring, Service, Start};
+pub use state_machine::{About, Batch, Dropped, Link, Outgoing, RestoreError, Restoring, Service, Start};
 pub use status::{Promise, Quality, Received, Status, Suspect};

@@ -1,14 +1,14 @@
 //! From a configuration to a service.
 
 use fedbandit_core::planted::{self, Bug};
-use fedbandit_core::wire::{Identity, Seal};
+use fedbandit_core::wire::{Channel, Identity};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::event::Event;
 use super::identity::Master;
 use super::learner::AnyController;
-use super::state_machine::{About, End, RestoreError, Restoring, Service, Start};
+use super::state_machine::{About, RestoreError, Restoring, Service, Start};
 use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::algorithm::Controller;
@@ -214,14 +214,17 @@ pub fn start(
     if is_new {
         store.set_value("terms", &terms.to_bytes())?;
     }
+    let boot = boot(store, timing.unix_seconds)?;
     let device = |device: &Enrolled| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
-        let end = if device.sealed { End::Sealed(Seal::controller(identity)) } else { End::Plain(identity) };
-        (AgentId(device.agent), end, device.revoked)
+        let channel = match device.sealed {
+            true => Channel::sealed_controller(identity, boot),
+            false => Channel::plain(identity),
+        };
+        (AgentId(device.agent), channel, device.revoked)
     };
     let dimension = registry.dimension.into();
-    let boot = boot(store, timing.unix_seconds)?;
-    let start = Start { run: registry.run, dimension, boot, time_limit: timing.time_limit, now, about: terms.about()? };
+    let start = Start { run: registry.run, dimension, time_limit: timing.time_limit, now, about: terms.about()? };
     let mut restoring = Service::restore(start, learner, registry.devices.iter().map(device));
     replay(store, &terms, &mut restoring)?;
     let (stored, service) = (restoring.events(), restoring.finish());
@@ -241,9 +244,9 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let learner = learner(&terms, key)?;
     // Nobody will speak to it, so it needs no keys. The registry may have been changed since the store was made.
     let (run, dimension) = (terms.run, terms.config.dim);
-    let nobody = |agent| End::Plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
+    let nobody = |agent| Channel::plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
     let devices = registry.devices.iter().map(|device| (AgentId(device.agent), nobody(device.agent), device.revoked));
-    let start = Start { run, dimension, boot: 0, time_limit: 0, now: 0, about: terms.about()? };
+    let start = Start { run, dimension, time_limit: 0, now: 0, about: terms.about()? };
     let mut restoring = Service::restore(start, learner, devices);
     replay(store, &terms, &mut restoring)?;
     Ok(restoring.finish().status(0))

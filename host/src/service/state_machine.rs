@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 use fedbandit_core::planted::{self, Bug};
-use fedbandit_core::wire::{
-    self, DecodeError, Identity, Message, NackReason, Nonces, Seal, claimed_address, max_sealed_frame_len,
-};
+use fedbandit_core::wire::{self, Channel, DecodeError, Message, NackReason, claimed_address, max_sealed_frame_len};
 use serde::Serialize;
 
 use super::event::{Event, Release, Summary};
@@ -60,35 +58,11 @@ pub enum Dropped {
 
 /// A device as the service knows it.
 struct Device {
-    end: End,
+    channel: Channel,
     revoked: bool,
     /// Whether it was heard since the service started.
     seen: bool,
     link: Option<Link>,
-}
-
-/// The controller's end of the link to a device.
-pub enum End {
-    /// Frames are authenticated.
-    Plain(Identity),
-    /// Frames are sealed; plain ones are refused.
-    Sealed(Seal),
-}
-
-impl End {
-    fn decode<'a>(&self, frame: &'a mut [u8]) -> Result<Message<'a>, DecodeError> {
-        match self {
-            Self::Plain(identity) => identity.decode(frame),
-            Self::Sealed(seal) => seal.decode(frame),
-        }
-    }
-
-    fn encode(&self, nonces: &mut Nonces, message: &Message<'_>, frame: &mut [u8]) -> Option<usize> {
-        match self {
-            Self::Plain(identity) => identity.encode(message, frame).ok(),
-            Self::Sealed(seal) => seal.encode(nonces.next()?, message, frame).ok(),
-        }
-    }
 }
 
 /// The controller of real devices, without clock, network or storage.
@@ -103,8 +77,6 @@ pub struct Service {
     dimension: usize,
     learner: AnyController,
     devices: BTreeMap<AgentId, Device>,
-    /// For all sealed frames until the next start.
-    nonces: Nonces,
     /// The running episode's model; none when the run is over.
     release: Option<Release>,
     /// What happened since the last batch was taken.
@@ -168,8 +140,6 @@ pub struct Start {
     pub run: u32,
     /// D.
     pub dimension: usize,
-    /// Larger at each start, and stored durably before: sealed frames are counted from it.
-    pub boot: u32,
     /// How long an episode may last, in milliseconds.
     pub time_limit: u64,
     /// The time, in milliseconds.
@@ -221,10 +191,10 @@ impl Service {
     pub fn restore(
         start: Start,
         learner: AnyController,
-        devices: impl IntoIterator<Item = (AgentId, End, bool)>,
+        devices: impl IntoIterator<Item = (AgentId, Channel, bool)>,
     ) -> Restoring {
-        let device = |(agent, end, revoked)| (agent, Device { end, revoked, seen: false, link: None });
-        let Start { run, dimension, boot, time_limit, now, about } = start;
+        let device = |(agent, channel, revoked)| (agent, Device { channel, revoked, seen: false, link: None });
+        let Start { run, dimension, time_limit, now, about } = start;
         let mean_rewards = (!learner.is_private()).then(Vec::new);
         let suspicious = learner.suspicious(SUSPECTS);
         let service = Self {
@@ -232,7 +202,6 @@ impl Service {
             dimension,
             learner,
             devices: devices.into_iter().map(device).collect(),
-            nonces: Nonces::new(boot),
             release: None,
             uncommitted: Vec::new(),
             storing: false,
@@ -306,7 +275,7 @@ impl Service {
         let (run, agent) = claimed_address(frame).ok_or(Dropped::Length)?;
         let agent = AgentId(agent);
         let device = self.devices.get_mut(&agent).filter(|_| run == self.run).ok_or(Dropped::Unknown)?;
-        let message = device.end.decode(frame).map_err(|error| match error {
+        let message = device.channel.decode(frame).map_err(|error| match error {
             DecodeError::Version(_) => Dropped::Version,
             DecodeError::Address => Dropped::Unknown,
             DecodeError::Tag => Dropped::Tag,
@@ -326,8 +295,8 @@ impl Service {
         Ok(())
     }
 
-    fn take(&mut self, agent: AgentId, summary: &wire::Summary<'_>) {
-        let wire::Summary { episode, steps, reward_sum, gram, feature_sum } = *summary;
+    fn take(&mut self, agent: AgentId, summary: &wire::SummaryMessage<'_>) {
+        let wire::SummaryMessage { episode, steps, reward_sum, gram, feature_sum } = *summary;
         if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
             self.received.refused += 1;
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
@@ -508,10 +477,10 @@ impl Service {
     }
 
     fn send(&mut self, agent: AgentId, message: &Message<'_>) {
-        let Some(Device { end, link, revoked: false, .. }) = self.devices.get(&agent) else { return };
+        let Some(Device { channel, link, revoked: false, .. }) = self.devices.get_mut(&agent) else { return };
         let Some(link) = link.or(self.common) else { return };
         let mut frame = vec![0; max_sealed_frame_len(self.dimension)];
-        if let Some(length) = end.encode(&mut self.nonces, message, &mut frame) {
+        if let Some(length) = channel.encode(message, &mut frame) {
             frame.truncate(length);
             self.outbox.push_back(Outgoing { link, frame });
         }

@@ -1,7 +1,7 @@
 //! The devices: the firmware's agent and session, and those that abuse their keys.
 
 use fedbandit_core::session::Session;
-use fedbandit_core::wire::{Identity, Message, Nonces, Seal, Summary, cobs};
+use fedbandit_core::wire::{Channel, Identity, Message, SummaryMessage, cobs};
 use fedbandit_core::{Action, Agent, Prior, Rewards, packed_len};
 
 use super::oracle::Values;
@@ -45,17 +45,14 @@ pub struct Device {
     since: u64,
     joined: bool,
     chance: Chance,
-    /// What puts hostile frames into form.
-    pen: Pen,
+    /// Encodes hostile frames.
+    hostile: Channel,
+    /// Boot counter of the last sealed channel for hostile frames, counted down from `u32::MAX`, far from the session's.
+    hostile_boot: u32,
     /// Frames that it has overheard.
     overheard: Vec<Vec<u8>>,
     /// From the air.
     pub decoder: cobs::Decoder<FRAME>,
-}
-
-enum Pen {
-    Plain,
-    Sealed(Seal, Nonces),
 }
 
 /// A summary that was made, for the oracle: agent, episode and values.
@@ -66,6 +63,10 @@ fn new_agent() -> Agent<D> {
     Agent::new(&prior).expect("a valid prior")
 }
 
+fn channel(identity: Identity, sealed: bool, boot: u32) -> Channel {
+    if sealed { Channel::sealed_device(identity, boot) } else { Channel::plain(identity) }
+}
+
 fn new_session(identity: &Identity, sealed: bool, boot: u32) -> Session<FRAME, WAITING> {
     if sealed { Session::sealed(identity.clone(), boot) } else { Session::new(identity.clone(), boot) }
 }
@@ -73,14 +74,11 @@ fn new_session(identity: &Identity, sealed: bool, boot: u32) -> Session<FRAME, W
 impl Device {
     /// A device that starts now.
     pub fn new(identity: Identity, sealed: bool, role: Role, mut chance: Chance, now: u64) -> Self {
-        let pen = match sealed {
-            // Far from the boot numbers of its session.
-            true => Pen::Sealed(Seal::device(identity.clone()), Nonces::new(u32::MAX)),
-            false => Pen::Plain,
-        };
         Self {
             agent: new_agent(),
             session: new_session(&identity, sealed, 1),
+            hostile: channel(identity.clone(), sealed, u32::MAX),
+            hostile_boot: u32::MAX,
             identity,
             sealed,
             role,
@@ -92,7 +90,6 @@ impl Device {
             since: 0,
             joined: false,
             chance,
-            pen,
             overheard: Vec::new(),
             decoder: cobs::Decoder::new(),
         }
@@ -217,11 +214,8 @@ impl Device {
 
     fn encode(&mut self, message: &Message<'_>) -> Vec<u8> {
         let mut frame = vec![0; 4 * FRAME];
-        let length = match &mut self.pen {
-            Pen::Plain => self.identity.encode(message, &mut frame),
-            Pen::Sealed(seal, nonces) => seal.encode(nonces.next().expect("not all used"), message, &mut frame),
-        };
-        frame.truncate(length.expect("it has room"));
+        let length = self.hostile.encode(message, &mut frame).expect("the buffer is large enough");
+        frame.truncate(length);
         frame
     }
 
@@ -258,7 +252,7 @@ impl Device {
         let numbers = [steps, reward_sum.to_bits()].into_iter().chain(values.iter().map(|value| value.to_bits()));
         made.push((self.identity.agent, episode, numbers.collect()));
         let (gram, feature_sum) = (gram.into(), feature_sum.into());
-        self.encode(&Message::Summary(Summary { episode, steps, reward_sum, gram, feature_sum }))
+        self.encode(&Message::Summary(SummaryMessage { episode, steps, reward_sum, gram, feature_sum }))
     }
 
     fn of_another_dimension(&mut self, episode: u32) -> Vec<u8> {
@@ -266,16 +260,13 @@ impl Device {
         let values = self.numbers(packed_len(other) + other);
         let (gram, feature_sum) = values.split_at(packed_len(other));
         let (gram, feature_sum) = (gram.into(), feature_sum.into());
-        let message = Message::Summary(Summary { episode, steps: 1, reward_sum: 0.0, gram, feature_sum });
+        let message = Message::Summary(SummaryMessage { episode, steps: 1, reward_sum: 0.0, gram, feature_sum });
         let identity = Identity { dimension: other as u8, ..self.identity.clone() };
         let mut frame = vec![0; 4 * FRAME];
-        let length = match &mut self.pen {
-            Pen::Plain => identity.encode(&message, &mut frame),
-            Pen::Sealed(_, nonces) => {
-                Seal::device(identity).encode(nonces.next().expect("not all used"), &message, &mut frame)
-            }
-        };
-        frame.truncate(length.expect("it has room"));
+        self.hostile_boot -= 1;
+        let mut channel = channel(identity, self.sealed, self.hostile_boot);
+        let length = channel.encode(&message, &mut frame).expect("the buffer is large enough");
+        frame.truncate(length);
         frame
     }
 
@@ -284,7 +275,7 @@ impl Device {
         let values = self.numbers(packed_len(D) + D);
         let (gram, feature_sum) = values.split_at(packed_len(D));
         let (gram, feature_sum) = (gram.into(), feature_sum.into());
-        let message = Message::Summary(Summary { episode, steps: 1, reward_sum: 0.5, gram, feature_sum });
+        let message = Message::Summary(SummaryMessage { episode, steps: 1, reward_sum: 0.5, gram, feature_sum });
         let mut frame = vec![0; 4 * FRAME];
         let length = identity.encode(&message, &mut frame).expect("it has room");
         frame.truncate(length);

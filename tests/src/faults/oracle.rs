@@ -10,7 +10,7 @@ use fedbandit::service::store::file::File;
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::{AnyController, Outgoing, Service};
 use fedbandit_core::packed_len;
-use fedbandit_core::wire::{Identity, Message, Seal, claimed_address};
+use fedbandit_core::wire::{Channel, Identity, Message, claimed_address};
 
 use super::D;
 
@@ -23,7 +23,7 @@ pub type Values = Vec<u32>;
 /// What the service must agree with. It knows the devices' keys, what they made, and what was stored.
 pub struct Oracle {
     /// How frames of each agent are read on its device.
-    readers: BTreeMap<u32, Reader>,
+    channels: BTreeMap<u32, Channel>,
     /// All summaries that somebody made with an agent's own key, by agent and episode.
     made: BTreeSet<(u32, u32, Values)>,
     /// What the store promised to hold, in order.
@@ -65,21 +65,16 @@ pub struct Terms {
     pub plan: Option<Plan>,
 }
 
-enum Reader {
-    Plain(Identity),
-    Sealed(Seal),
-}
-
 impl Oracle {
     /// A run with these devices, some of them sealed.
     pub fn new(terms: Terms, devices: impl IntoIterator<Item = (Identity, bool)>) -> Self {
-        let reader = |(identity, sealed): (Identity, bool)| {
+        let channel = |(identity, sealed): (Identity, bool)| {
             let agent = identity.agent;
-            (agent, if sealed { Reader::Sealed(Seal::device(identity)) } else { Reader::Plain(identity) })
+            (agent, if sealed { Channel::sealed_device(identity, 0) } else { Channel::plain(identity) })
         };
         let rows = vec![vec![0.0; packed_len(D) + D]; terms.agents.len()];
         Self {
-            readers: devices.into_iter().map(reader).collect(),
+            channels: devices.into_iter().map(channel).collect(),
             made: BTreeSet::new(),
             stored: Vec::new(),
             in_flight: Vec::new(),
@@ -179,16 +174,12 @@ impl Oracle {
         self.verdict()?;
         let mut frame = outgoing.frame.clone();
         let (_, agent) = claimed_address(&frame).ok_or("a frame without an address is sent")?;
-        let reader = self.readers.get(&agent).ok_or("a frame for nobody is sent")?;
-        let message = match reader {
-            Reader::Plain(identity) => identity.decode(&frame),
-            Reader::Sealed(seal) => {
-                if !self.nonces.insert((agent, frame[16..28].to_vec())) {
-                    return Err(format!("a nonce for agent {agent} is used twice"));
-                }
-                seal.decode(&mut frame)
-            }
-        };
+        let channel = self.channels.get(&agent).ok_or("a frame for nobody is sent")?;
+        let sealed = frame[0] & 0x80 != 0;
+        if sealed && !self.nonces.insert((agent, frame[16..28].to_vec())) {
+            return Err(format!("a nonce for agent {agent} is used twice"));
+        }
+        let message = channel.decode(&mut frame);
         self.checked += 1;
         match message {
             Ok(Message::Ack { episode }) if !self.summaries.contains(&(agent, episode)) => {

@@ -16,7 +16,7 @@ use crate::fleet::Fleet;
 use fedbandit::config::RunConfig;
 use fedbandit::simulation::edge;
 use fedbandit::simulation::{Attack, Colluders, Logs, SimulationConfig};
-use fedbandit_core::wire::{Identity, Message, Summary, cobs, max_frame_len};
+use fedbandit_core::wire::{Identity, Message, SummaryMessage, cobs, max_frame_len};
 use fedbandit_core::{Values, packed_len};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -88,7 +88,10 @@ fn encode(identity: &Identity, message: &Message<'_>) -> Vec<u8> {
 fn summary(identity: &Identity, episode: u32, values: &[f32]) -> Vec<u8> {
     let (gram, feature_sum) = values.split_at(packed_len(identity.dimension.into()));
     let (gram, feature_sum) = (Values::Native(gram), Values::Native(feature_sum));
-    encode(identity, &Message::Summary(Summary { episode, steps: EPISODE_LEN, reward_sum: 0.0, gram, feature_sum }))
+    encode(
+        identity,
+        &Message::Summary(SummaryMessage { episode, steps: EPISODE_LEN, reward_sum: 0.0, gram, feature_sum }),
+    )
 }
 
 impl Gang {

@@ -14,9 +14,8 @@ use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::transport::mqtt;
-use fedbandit::service::{Dropped, worker};
-use fedbandit_core::wire::{Message, Summary};
+use fedbandit::service::{Dropped, mqtt, worker};
+use fedbandit_core::wire::{Message, SummaryMessage};
 use rumqttc::v5::{self, mqttbytes::v5::Packet};
 
 fn configure(fleet: &Fleet, broker: &str, more: &str) {
@@ -234,7 +233,7 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
         let fleet = Fleet::new(&format!("mqtt-commit-{fails}"), 1);
         let broker = Broker::start(&fleet, ANYBODY);
         let mut frame = [0; 256];
-        let summary = Summary {
+        let summary = SummaryMessage {
             episode: 1,
             steps: 4,
             reward_sum: 0.0,

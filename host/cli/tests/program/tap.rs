@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use fedbandit_core::wire::{DecodeError, Identity, Message, Seal, claimed_address};
+use fedbandit_core::wire::{Channel, Identity, Message, claimed_address};
 
 pub(crate) struct Tap {
     pub(crate) port: u16,
@@ -20,27 +20,24 @@ pub(crate) struct Seen {
     pub(crate) summaries: BTreeMap<(u32, u32), Vec<Vec<f32>>>,
     /// What the service acknowledged.
     pub(crate) acknowledged: BTreeSet<(u32, u32)>,
-    devices: BTreeMap<u32, Ends>,
-}
-
-/// How a device's frames are read.
-enum Ends {
-    Plain(Identity),
-    Sealed { device: Seal, controller: Seal },
+    /// The controller's and the device's channel, by agent.
+    channels: BTreeMap<u32, [Channel; 2]>,
 }
 
 impl Tap {
     /// Between whoever connects and a broker, for the devices of some identities.
     pub(crate) fn start(broker: u16, blobs: impl Iterator<Item = [u8; Identity::BLOB_LEN]>) -> Self {
-        let ends = |blob| match (Identity::from_blob(&blob), Identity::from_sealed_blob(&blob)) {
-            (Some(identity), _) => (identity.agent, Ends::Plain(identity)),
-            (None, Some(identity)) => {
-                let (device, controller) = (Seal::device(identity.clone()), Seal::controller(identity.clone()));
-                (identity.agent, Ends::Sealed { device, controller })
+        let channels = |blob| {
+            if let Some(identity) = Identity::from_blob(&blob) {
+                (identity.agent, [Channel::plain(identity.clone()), Channel::plain(identity)])
+            } else {
+                let identity = Identity::from_sealed_blob(&blob).expect("a valid blob");
+                let ends =
+                    [Channel::sealed_controller(identity.clone(), 0), Channel::sealed_device(identity.clone(), 0)];
+                (identity.agent, ends)
             }
-            (None, None) => panic!("no identity"),
         };
-        let seen = Arc::new(Mutex::new(Seen { devices: blobs.map(ends).collect(), ..Seen::default() }));
+        let seen = Arc::new(Mutex::new(Seen { channels: blobs.map(channels).collect(), ..Seen::default() }));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::clone(&seen);
@@ -88,13 +85,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, seen: &Mutex<Seen>, from_service
 impl Seen {
     fn note(&mut self, frame: &mut [u8], from_service: bool) {
         let Some((_, agent)) = claimed_address(frame) else { return };
-        let Some(ends) = self.devices.get(&agent) else { return };
-        let message: Result<_, DecodeError> = match (ends, from_service) {
-            (Ends::Plain(identity), _) => identity.decode(frame),
-            (Ends::Sealed { device, .. }, true) => device.decode(frame),
-            (Ends::Sealed { controller, .. }, false) => controller.decode(frame),
-        };
-        match message {
+        let Some(channels) = self.channels.get(&agent) else { return };
+        match channels[usize::from(from_service)].decode(frame) {
             Ok(Message::Summary(summary)) => {
                 let values = summary.gram.iter().chain(summary.feature_sum.iter()).collect();
                 let came = self.summaries.entry((agent, summary.episode)).or_default();
