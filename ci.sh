@@ -73,7 +73,7 @@ apt_install() { # a command that must exist, the packages that bring it
 }
 
 setup_host() {
-  command -v cargo >/dev/null || { echo "missing: Rust 1.89 or later by rustup, with cargo on the PATH"; return 1; }
+  command -v cargo >/dev/null || { echo "missing: Rust 1.90 or later by rustup, with cargo on the PATH"; return 1; }
   apt_install cc gcc || return
   if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
     rustup component add rustfmt clippy

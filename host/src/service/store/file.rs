@@ -116,41 +116,7 @@ fn backend(options: &mut fs::OpenOptions, path: &Path) -> Result<FileBackend, St
 }
 
 fn database(backend: impl StorageBackend) -> Result<Database, StoreError> {
-    Builder::new().set_cache_size(CACHE).create_with_backend(SafeLength(backend)).map_err(StoreError::new)
-}
-
-/// Storage whose length is safe as soon as it is set.
-///
-/// redb writes a header for the new length with the next commit, all in one sync. After a power cut the header may be
-/// there and the length not, and redb panics whenever it opens such a file.
-#[derive(Debug)]
-struct SafeLength<B>(B);
-
-impl<B: StorageBackend> StorageBackend for SafeLength<B> {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, out)
-    }
-
-    fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)?;
-        self.0.sync_data()
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write(offset, data)
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.0.close()
-    }
+    Builder::new().set_cache_size(CACHE).create_with_backend(backend).map_err(StoreError::new)
 }
 
 impl Store for File {
