@@ -14,7 +14,8 @@ use fedbandit::service::event::Event;
 use fedbandit::service::identity::Master;
 use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::{Dropped, mqtt, worker};
+use fedbandit::service::transport::mqtt;
+use fedbandit::service::{Dropped, worker};
 use fedbandit_core::wire::{Message, SummaryMessage};
 use rumqttc::v5::{self, mqttbytes::v5::Packet};
 
