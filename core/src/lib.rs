@@ -5,7 +5,7 @@
 // `!(x <= limit)` refuses a NaN together with what is too large.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
-#[cfg(any(feature = "std", fedbandit_planted))]
+#[cfg(feature = "std")]
 extern crate std;
 
 mod action;
@@ -15,8 +15,6 @@ mod factor;
 mod fingerprint;
 mod kernel;
 mod model;
-#[doc(hidden)]
-pub mod planted;
 pub mod rounding;
 #[cfg(feature = "wire")]
 pub mod session;

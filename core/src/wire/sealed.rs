@@ -7,7 +7,6 @@ use super::cipher::{Cipher, NONCE_LEN};
 use super::{
     BufferTooShort, DecodeError, HEADER_LEN, Identity, Message, Protection, TAG_LEN, VERSION, Writer, max_frame_len,
 };
-use crate::planted::{self, Bug};
 use crate::summary::EpisodeSummary;
 
 /// The version byte of a sealed frame.
@@ -121,7 +120,7 @@ impl Seal {
         let (nonce, payload) = sealed.split_first_chunk_mut::<NONCE_LEN>().ok_or(DecodeError::Length)?;
         let checked = self.identity.check(header, SEALED)?;
         let cipher = Cipher::new(key, nonce);
-        if !cipher.verify(header, payload, tag) && !planted::is(Bug::NoTagCheck) {
+        if !cipher.verify(header, payload, tag) {
             return Err(DecodeError::Tag);
         }
         cipher.apply(payload);
