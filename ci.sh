@@ -37,7 +37,7 @@ usage() {
   echo "  soak    10,000 worlds of faults, and every operation of the disk; --write replaces both in docs/reliability.md"
   echo "  abuse   2,000 kills of the program, its broker and its devices; hostile devices for ten minutes; --write as above"
   echo "  fuzz    each target of fuzz/ under libFuzzer for a minute, where a nightly toolchain and cargo-fuzz are; --write as above"
-  echo "  planted bugs are planted one by one, and must be found; --write replaces the table in docs/reliability.md"
+  echo "  planted plants known bugs one by one, each of which the tests must find; --write replaces the table in docs/reliability.md"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
   echo "  numbers every number and figure of the documentation anew, for hours: ${NUMBERS[*]}, all with --write"
   echo "  publish what crates.io asks: packages that build alone, every feature by itself, the oldest Rust, cargo deny"
@@ -140,7 +140,7 @@ step_test() {
   checks --lib --bins --examples "${programs[@]}" && checks --doc
 }
 
-step_faults() { setup_host && checks --test faults --test storage --test targets --test restart; }
+step_faults() { setup_host && checks --test faults --test planted --test storage --test targets --test restart; }
 
 step_page() {
   setup_host || return

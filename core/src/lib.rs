@@ -5,7 +5,7 @@
 // `!(x <= limit)` also rejects NaN.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
-#[cfg(any(feature = "std", fedbandit_planted))]
+#[cfg(feature = "std")]
 extern crate std;
 
 mod action;
@@ -14,8 +14,6 @@ mod error;
 mod factor;
 mod kernel;
 mod model;
-#[doc(hidden)]
-pub mod planted;
 pub mod rounding;
 #[cfg(feature = "wire")]
 pub mod session;

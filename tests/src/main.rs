@@ -19,7 +19,7 @@ usage: fedbandit-tests budget [--write]
             Fails if a number is above its limit or differs from core/budget.csv.
   soak      the service and its devices in N worlds of faults, from seed S (1) on. Fails with the first seed that is wrong.
   storage   the store on a disk that stops or fails at every operation, its recovery included, for some minutes
-  planted   one bug after the other is planted, and must be found; builds into target/planted
+  planted   plants known bugs one by one in a copy of the source, target/planted; the tests must find each
   crash     the real program, its broker and its devices, killed N times
   hostile   four in ten devices run every attack and every abuse against the real program, for N minutes at the least
   fuzz      each target of fuzz/ under libFuzzer, for N seconds; needs a nightly toolchain and cargo-fuzz

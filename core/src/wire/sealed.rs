@@ -8,7 +8,6 @@ use super::{
     BufferTooShort, DecodeError, HEADER_LEN, Identity, Message, Protection, Sender, TAG_LEN, VERSION, Writer,
     max_frame_len,
 };
-use crate::planted::{self, Bug};
 use crate::summary::EpisodeSummary;
 
 /// Version byte of a sealed frame.
@@ -85,7 +84,7 @@ impl Seal {
         let checked = self.identity.check(header, SEALED)?;
         let key = if sender == Sender::Own { &self.own_key } else { &self.peer_key };
         let cipher = Cipher::new(key, nonce);
-        if !cipher.verify(header, payload, tag) && !planted::is(Bug::NoTagCheck) {
+        if !cipher.verify(header, payload, tag) {
             return Err(DecodeError::Tag);
         }
         cipher.apply(payload);

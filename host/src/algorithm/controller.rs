@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use fedbandit_core::Model;
-use fedbandit_core::planted::{self, Bug};
 
 use crate::aggregate::{AggregateError, Points, distance, lower_median};
 use crate::algorithm::{Admission, Fault, Level, pack_symmetric};
@@ -235,9 +234,6 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         let doublings = self.setting.episodes.doublings(episode);
         self.admissions[doublings as usize].check(&gram, feature_sum)?;
         self.privatise.add(row, episode, &gram, feature_sum);
-        if episode < self.episode && planted::is(Bug::LateFrameInTwoEpisodes) {
-            self.privatise.add(row, self.episode, &gram, feature_sum);
-        }
         Ok(())
     }
 
@@ -251,7 +247,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     fn free_slot(&self, row: usize, episode: u32) -> Result<u32, Fault> {
         let age = self.episode.checked_sub(episode).filter(|_| episode > 0).ok_or(Fault::WrongEpisode)?;
         let taken = self.slots[row].taken.checked_shr(age).is_some_and(|taken| taken & 1 == 1);
-        if taken && !planted::is(Bug::NoDuplicateCheck) {
+        if taken {
             return Err(Fault::Duplicate);
         }
         let is_open = age <= self.setting.window && !self.is_over();

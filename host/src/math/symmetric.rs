@@ -7,7 +7,6 @@
 use std::f64::consts::SQRT_2;
 
 use fedbandit_core::VALUE_LIMIT;
-use fedbandit_core::planted::{self, Bug};
 use nalgebra::{DMatrix, DVector};
 
 /// Row and column of each value of a packed triangle.
@@ -39,9 +38,7 @@ pub fn matrix(scaled: &[f64], dimension: usize) -> DMatrix<f64> {
     let mut matrix = DMatrix::zeros(dimension, dimension);
     for ((i, j), value) in places(dimension).zip(unscaled(scaled, dimension)) {
         matrix[(i, j)] = value;
-        if !planted::is(Bug::ForgottenSymmetrisation) {
-            matrix[(j, i)] = value;
-        }
+        matrix[(j, i)] = value;
     }
     matrix
 }

@@ -28,7 +28,6 @@
 
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
-use fedbandit_core::planted::{self, Bug};
 use thiserror::Error;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -153,11 +152,6 @@ impl Sealed for RunKey {}
 impl NoiseKey for RunKey {
     fn add_noise(&self, scope: &Scope, node: Node, sum: &mut [i64]) {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        if planted::is(Bug::RedrawNoise) {
-            let mut fresh = [0; 32];
-            let _ = getrandom::fill(&mut fresh);
-            hasher.update(&fresh);
-        }
         hasher.update(TAG).update(scope.digest.as_bytes());
         hasher.update(&node.unit.to_le_bytes()).update(&node.level.to_le_bytes()).update(&node.index.to_le_bytes());
         for value in &*sum {

@@ -1,7 +1,5 @@
 //! The binary tree over episodes (Dwork et al. 2010; Chan, Shi and Song 2011), one node at a time.
 
-use fedbandit_core::planted::{self, Bug};
-
 use super::calibration::honaker_variance;
 use super::grid::accumulate;
 
@@ -62,8 +60,7 @@ impl Tree {
 
     /// The sum of all leaves so far, as it may be released.
     pub(super) fn prefix(&self, dimension: usize) -> Vec<f64> {
-        let lowest = usize::from(planted::is(Bug::OffByOneInTheTree));
-        self.open.iter().skip(lowest).rev().flatten().fold(vec![0.0; dimension], |mut total, node| {
+        self.open.iter().rev().flatten().fold(vec![0.0; dimension], |mut total, node| {
             total.iter_mut().zip(&node.estimate).for_each(|(total, value)| *total += value);
             total
         })

@@ -1,6 +1,5 @@
 //! Who the devices are: keys from one master secret.
 
-use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::Identity;
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -37,8 +36,7 @@ impl Master {
     /// information.
     pub fn identity(&self, run: u32, agent: u32, dimension: u8) -> Identity {
         let mut key = [0; 32];
-        let of = if planted::is(Bug::WrongAgentsKey) { agent & !1 } else { agent };
-        let information = [&b"fedbandit device v1"[..], &run.to_le_bytes(), &of.to_le_bytes()];
+        let information = [&b"fedbandit device v1"[..], &run.to_le_bytes(), &agent.to_le_bytes()];
         let derived = Hkdf::<Sha256>::new(None, &*self.0).expand_multi_info(&information, &mut key);
         derived.expect("32 bytes are not too many for HKDF-SHA256");
         Identity { run, agent, dimension, key }

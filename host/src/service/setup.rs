@@ -1,6 +1,5 @@
 //! From a configuration to a service.
 
-use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{Channel, Identity};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -284,7 +283,7 @@ fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
         None => 0,
     };
     let next = last.checked_add(1).ok_or(StartError::Boot)?;
-    let boot = if planted::is(Bug::RepeatedNonces) { 1 } else { next.max(unix_seconds) };
+    let boot = next.max(unix_seconds);
     store.set_value("boot", &boot.to_le_bytes())?;
     Ok(boot)
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
-use fedbandit_core::planted::{self, Bug};
 use fedbandit_core::wire::{self, Channel, DecodeError, Message, NackReason, claimed_address, max_sealed_frame_len};
 use serde::Serialize;
 
@@ -297,7 +296,7 @@ impl Service {
 
     fn take(&mut self, agent: AgentId, summary: &wire::SummaryMessage<'_>) {
         let wire::SummaryMessage { episode, steps, reward_sum, gram, feature_sum } = *summary;
-        if feature_sum.len() != self.dimension && !planted::is(Bug::UncheckedLength) {
+        if feature_sum.len() != self.dimension {
             self.received.refused += 1;
             return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
         }
@@ -305,9 +304,6 @@ impl Service {
             Ok(()) if self.staged.insert((agent, episode)) => {
                 let (gram, feature_sum) = (gram.iter().collect(), feature_sum.iter().collect());
                 self.uncommitted.push(Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }));
-                if planted::is(Bug::AckBeforeCommit) {
-                    self.send(agent, &Message::Ack { episode });
-                }
             }
             // It is about to be stored, and answered then.
             Ok(()) => {}
@@ -397,12 +393,7 @@ impl Service {
     /// The learner's model becomes the one to be stored and sent; after the last one it is stored that there is none.
     fn stage_release(&mut self) {
         match self.learner.model().map(|model| Release::of(&model)) {
-            Some(release) => {
-                self.uncommitted.push(Event::Release(release.clone()));
-                if planted::is(Bug::ReleaseBeforeLog) {
-                    self.broadcast(release);
-                }
-            }
+            Some(release) => self.uncommitted.push(Event::Release(release)),
             None => self.uncommitted.push(Event::End),
         }
     }

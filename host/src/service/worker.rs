@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fedbandit_core::planted::{self, Bug};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -78,8 +77,7 @@ pub fn start(
     store: Box<dyn Store + Send>,
     observe: impl FnMut(Status) + Send + 'static,
 ) -> (WorkerHandle, JoinHandle<Result<(), ServeError>>) {
-    let waiting = if planted::is(Bug::UnboundedQueue) { WAITING << 10 } else { WAITING };
-    let (sender, receiver) = mpsc::channel(waiting);
+    let (sender, receiver) = mpsc::channel(WAITING);
     let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, observe));
     let ticks = sender.downgrade();
     tokio::spawn(async move {
@@ -202,10 +200,7 @@ pub fn commit_and_tick(service: &mut Service, store: &mut dyn Store, now: u64) -
 /// Stores what is to be stored, and lets it count.
 fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError> {
     if let Some(batch) = service.take_batch() {
-        let stored = store.append(&batch.to_bytes());
-        if !planted::is(Bug::ErrorIgnored) {
-            stored?;
-        }
+        store.append(&batch.to_bytes())?;
         service.committed(batch);
     }
     Ok(())

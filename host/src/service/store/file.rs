@@ -4,10 +4,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::{fs, io};
 
-use fedbandit_core::planted::{self, Bug};
 use redb::backends::FileBackend;
 use redb::{
-    Builder, Database, DatabaseError, Durability, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
+    Builder, Database, DatabaseError, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
     StorageBackend, TableDefinition, WriteTransaction,
 };
 
@@ -121,10 +120,7 @@ fn database(backend: impl StorageBackend) -> Result<Database, StoreError> {
 
 impl Store for File {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
-        let mut write = self.write()?;
-        if planted::is(Bug::SkipFsync) {
-            write.set_durability(Durability::None).map_err(StoreError::new)?;
-        }
+        let write = self.write()?;
         {
             let mut table = write.open_table(EVENTS).map_err(StoreError::new)?;
             for (number, event) in (self.next..).zip(events) {
