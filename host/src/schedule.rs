@@ -75,8 +75,8 @@ pub struct Problem {
     pub dimension: usize,
     /// α, the share of agents that may be corrupted.
     pub corruption: f64,
-    /// σ, how far xxᵀ may be from its expectation in the Frobenius norm (Assumption 1): at most 2, and 0 if all agents
-    /// are offered the same actions.
+    /// σ, the bound on ‖xxᵀ − E[xxᵀ]‖_F (Assumption 1): √2 holds for all decision sets, and 0 if all agents have the
+    /// same one.
     pub sigma: f64,
     /// R: the reward's noise is R-sub-Gaussian.
     pub noise: f64,

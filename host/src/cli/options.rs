@@ -63,7 +63,7 @@ fn keys() -> Vec<(&'static str, &'static str, String)> {
         (
             "sigma",
             "SIGMA",
-            "The theorems' bound on the spread of actions [default: 1; 0 if all agents have the same actions]".into(),
+            "Bound on ‖xxᵀ − E[xxᵀ]‖_F in Assumption 1 [default: √2; 0 if all agents have the same actions]".into(),
         ),
     ]
 }

@@ -63,7 +63,7 @@ pub struct Learning {
     pub noise_bound: Option<NoiseBound>,
     /// δ of the theorems and of bounds on noise.
     pub delta: f64,
-    /// σ of the theorems. The default is 1, and in a simulation 0 where all agents have the same decision sets.
+    /// σ of the theorems. The default is √2, and in a simulation 0 where all agents have the same decision sets.
     pub sigma: Option<f64>,
 }
 
@@ -92,8 +92,12 @@ impl Default for Learning {
 }
 
 impl Learning {
-    /// σ, where nothing is known of decision sets.
-    pub(crate) const SIGMA: f64 = 1.0;
+    /// Default σ of Assumption 1, ‖xxᵀ − M‖_F ≤ σ with M = E[xxᵀ]: √2 holds for all decision sets.
+    ///
+    /// ‖x‖₂ ≤ 1 gives ‖xxᵀ‖_F = ‖x‖₂² ≤ 1. M ⪰ 0 gives ⟨xxᵀ, M⟩ = xᵀMx ≥ 0 and ‖M‖_F ≤ tr M = E‖x‖₂² ≤ 1. Hence
+    /// ‖xxᵀ − M‖_F² = ‖xxᵀ‖_F² − 2⟨xxᵀ, M⟩ + ‖M‖_F² ≤ 2. No smaller constant holds: for x = e₁ with probability p and x = e₂
+    /// otherwise, ‖e₁e₁ᵀ − M‖_F = √2·(1 − p).
+    pub(crate) const SIGMA: f64 = std::f64::consts::SQRT_2;
 
     /// What comes of this, with the σ that holds unless another one is said.
     pub(crate) fn rules(&self, sigma: f64) -> Rules {

@@ -155,7 +155,7 @@ mod tests {
             Config { environment, learning, ..Config::default() }.rules()
         };
         let said = |sigma: f64| config(Environment::Ball, Some(sigma));
-        assert_eq!(config(Environment::Ball, None).setting(), said(1.0).setting());
+        assert_eq!(config(Environment::Ball, None).setting(), said(std::f64::consts::SQRT_2).setting());
         assert_eq!(config(Environment::Shared, None).setting(), said(0.0).setting());
         assert_eq!(config(Environment::FixedArms, Some(1.0)).setting(), said(1.0).setting());
         assert_ne!(said(0.0).setting(), said(1.0).setting());
