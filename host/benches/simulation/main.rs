@@ -9,7 +9,7 @@ mod peers;
 mod record;
 
 use fedbandit::config::{AggregatorName, RunConfig};
-use fedbandit::simulation::{Attack, Logs, Outcome, SimulationConfig, simulate};
+use fedbandit::simulation::{Attack, Logs, Outcome, SimulationConfig};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::SeedableRng;

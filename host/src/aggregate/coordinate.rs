@@ -1,7 +1,7 @@
 //! The rules that look at one coordinate at a time.
 
 use super::mean::{answer, mean};
-use super::{Aggregate, AggregateError, Aggregator, Points};
+use super::{Aggregate, AggregateError, Aggregator, Points, middle_pair};
 
 /// The median of each coordinate; for an even n, the midpoint of the two middle values.
 ///
@@ -53,13 +53,9 @@ fn by_column(points: &Points<'_>, rule: impl Fn(&mut [f64]) -> f64) -> Vec<f64> 
     answer
 }
 
+/// Returns the midpoint of the two middle values. Reorders the column.
 pub(crate) fn median(column: &mut [f64]) -> f64 {
-    let n = column.len();
-    let (below, middle, _) = column.select_nth_unstable_by(n / 2, f64::total_cmp);
-    match below.iter().copied().reduce(f64::max) {
-        Some(lower) if n.is_multiple_of(2) => lower.midpoint(*middle),
-        _ => *middle,
-    }
+    middle_pair(column).map_or(0.0, |[lower, upper]| lower.midpoint(upper))
 }
 
 fn trimmed_mean(column: &mut [f64], f: usize) -> f64 {

@@ -93,8 +93,20 @@ pub fn corrupted(share: f64, n: usize) -> usize {
 /// The ⌈n/2⌉-th smallest of n numbers, 0 of none. Fewer than half of them, if corrupted, cannot move it beyond the
 /// largest of the others.
 pub fn lower_median(mut values: Vec<f64>) -> f64 {
-    let middle = values.len().saturating_sub(1) / 2;
-    if values.is_empty() { 0.0 } else { *values.select_nth_unstable_by(middle, f64::total_cmp).1 }
+    middle_pair(&mut values).map_or(0.0, |[lower, _]| lower)
+}
+
+/// Returns the ⌈n/2⌉-th and the (⌊n/2⌋ + 1)-th smallest of n numbers: twice the same for odd n, `None` for n = 0.
+///
+/// Reorders the numbers.
+fn middle_pair(values: &mut [f64]) -> Option<[f64; 2]> {
+    let n = values.len();
+    if n == 0 {
+        return None;
+    }
+    let (below, upper, _) = values.select_nth_unstable_by(n / 2, f64::total_cmp);
+    let lower = below.iter().filter(|_| n.is_multiple_of(2)).max_by(|a, b| a.total_cmp(b));
+    Some([*lower.unwrap_or(upper), *upper])
 }
 
 /// g(z), the mean distance from z to the points.

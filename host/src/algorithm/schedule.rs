@@ -1,4 +1,4 @@
-//! λ_k, β_k and L: those of the paper's theorems, and calibrated ones that learn within a life.
+//! Schedules of λ_k, β_k and L: the paper's theorems, and a calibrated one that learns within a device's lifetime.
 
 use nalgebra::{DMatrix, DVector};
 
@@ -8,19 +8,19 @@ use crate::algorithm::Streams;
 use crate::math::symmetric;
 use crate::privacy::calibration::{Fleet, Noise, NoiseBound, NoiseNorms};
 
-/// λ_k and β_k.
+/// Source of λ_k and β_k.
 ///
-/// They may depend on the data: λ_k on the aggregates and how far the streams are spread around them, β_k also on the
-/// solution. A function k ↦ (λ_k, β_k) is a schedule that does not; `|_| (1.0, 0.5)` is constant.
+/// Both may depend on data: λ_k on the aggregates and the spread of the streams around them, β_k also on the solution.
+/// A function k ↦ (λ_k, β_k) is a schedule that depends on k alone; `|_| (1.0, 0.5)` is constant.
 pub trait Schedule {
-    /// λ_k > 0.
+    /// Returns λ_k > 0.
     fn lambda(&self, evidence: &Evidence<'_>) -> f64;
 
-    /// β_k ≥ 0.
+    /// Returns β_k ≥ 0.
     fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64;
 }
 
-/// What a schedule sees before λ_k is chosen.
+/// Input for the choice of λ_k.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
     /// k.
@@ -33,7 +33,7 @@ pub struct Evidence<'a> {
     pub feature_sum: &'a [f64],
 }
 
-/// What a schedule sees before β_k is chosen.
+/// Further input for the choice of β_k.
 #[derive(Clone, Copy, Debug)]
 pub struct Solution<'a> {
     /// λ_k.
@@ -64,7 +64,7 @@ impl<F: Fn(u32) -> (f64, f64)> Schedule for F {
     }
 }
 
-/// What the theorems' formulas are made of.
+/// Parameters of the theorems.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
     /// N.
@@ -73,12 +73,12 @@ pub struct Problem {
     pub horizon: u32,
     /// d.
     pub dimension: usize,
-    /// α, the share of agents that may be corrupted.
+    /// α, the share of agents that may be corrupted. The theorems' λ_k, β_k and L depend on it.
     pub corruption: f64,
-    /// σ, how far xxᵀ may be from its expectation in the Frobenius norm (Assumption 1): at most 2, and 0 if all agents
-    /// are offered the same actions.
+    /// σ, the bound on ‖xxᵀ − E[xxᵀ]‖_F (Assumption 1): √2 holds for all decision sets, and 0 if all agents have the
+    /// same one.
     pub sigma: f64,
-    /// R: the reward's noise is R-sub-Gaussian.
+    /// R: the noise of rewards is R-sub-Gaussian.
     pub noise: f64,
     /// δ: the regret bound holds with probability 1 − δ.
     pub delta: f64,
@@ -107,14 +107,14 @@ impl Problem {
     }
 }
 
-/// By how much privacy and an inexact oracle may change the aggregates.
+/// Bounds on the effect of privacy noise and of an inexact oracle on the aggregates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Inexact {
-    /// A bound on ‖H_i^k‖_F for all i and k: the paper's B·L·√d.
+    /// Bound on ‖H_i^k‖_F for all i and k: the paper's B·L·√d.
     pub gram_noise: f64,
-    /// A bound on ‖h_i^k‖₂ for all i and k: the paper's B·L.
+    /// Bound on ‖h_i^k‖₂ for all i and k: the paper's B·L.
     pub feature_noise: f64,
-    /// ε of the geometric median.
+    /// ε, the tolerance of the geometric median.
     pub epsilon: f64,
 }
 
@@ -160,16 +160,16 @@ pub fn beta_theorem_3(problem: &Problem, episode_len: u32, k: u32, lambda: f64, 
     3.0 * (lambda * d).sqrt() + error / lambda.sqrt() + 2.0 * problem.noise * (d * iota / problem.agents as f64).sqrt()
 }
 
-/// The schedule of a theorem, for episodes of one length.
+/// Schedule of one of the paper's theorems, for episodes of equal length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Theorem {
-    /// Which one.
+    /// The theorem.
     pub number: Number,
-    /// What its formulas are made of.
+    /// Parameters of its formulas.
     pub problem: Problem,
     /// L.
     pub episode_len: u32,
-    /// What its oracle and its noise may miss; of no effect on Theorem 1.
+    /// Bounds on noise and tolerance. Theorem 1 ignores them.
     pub inexact: Inexact,
 }
 
@@ -204,44 +204,55 @@ impl Schedule for Theorem {
     }
 }
 
-/// A width from the data: what the streams' own spread says about the error of their median.
+/// Schedule calibrated by the spread of the streams around their median.
 ///
-/// With P streams, the median distances s_V = med ‖V̂_i − G‖_F and s_z = med z_i, where z_i is the largest of ‖v̂_i − b‖,
-/// ‖(V̂_i − G)θ‖ and ‖(v̂_i − b) − (V̂_i − G)θ‖, and κ = α/√(1 − 2α) for the corruption α that the width is designed for:
+/// **Definition.** For P streams with the aggregates G and b, let
 ///
-/// * λ_k = max{1, κ·s_V + max(2s_V/√(P(d + 1)), ‖H̄‖)},
-/// * β_k = (S·λ_k + κ·s_z + max(s_z/√P, √(1 + S²)·‖h̄‖))/√λ_min(Λ_k).
+/// ```text
+/// s_V = med_i ‖V̂_i − G‖_F,
+/// s_z = med_i max{‖v̂_i − b‖, ‖(V̂_i − G)θ‖, ‖(v̂_i − b) − (V̂_i − G)θ‖},
+/// ```
 ///
-/// The parts are those of the paper's Lemma on the approximation error: the bias λ_k‖θ*‖, what corrupted streams can do to the
-/// median, the noise of honest ones; and, with privacy, bounds ‖H̄‖₂, ‖h̄‖₂ on the noise of the mean of P releases. The
-/// noise of the residual, h̄ − H̄θ*, has in each direction at most 1 + ‖θ*‖² times the variance of h̄.
-/// Corrupted streams cannot inflate a median. κ is how far colluders were seen to move the geometric median, in
-/// median distances: far less than C_α. **This is a heuristic**: nothing proves that the width covers θ*. The simulation
-/// reports ‖θ_k − θ*‖_Λ/β_k for that reason.
+/// and κ = α/√(1 − 2α) for the corruption α that the width is designed for. Then
+///
+/// ```text
+/// λ_k = max{1, κ·s_V + max(2s_V/√(P(d + 1)), ‖H̄‖)},
+/// β_k = (S·λ_k + κ·s_z + max(s_z/√P, √(1 + S²)·‖h̄‖))/√λ_min(Λ_k).
+/// ```
+///
+/// The terms follow the paper's lemma on the approximation error:
+///
+/// * the bias, λ_k‖θ*‖;
+/// * the effect of corrupted streams on the median, κ·s_V and κ·s_z. Fewer than half of the streams cannot inflate these
+///   medians. κ is the effect of far corrupted streams where honest ones lie orthogonal to it, and far below C_α;
+/// * the noise of honest streams, or with privacy the bounds ‖H̄‖₂ and ‖h̄‖₂ on the noise of the mean of P releases. In
+///   each direction the residual h̄ − H̄θ* has at most 1 + ‖θ*‖² times the variance of h̄.
+///
+/// **This is a heuristic**: nothing proves that the width covers θ*. Simulations therefore report ‖θ_k − θ*‖_Λ/β_k.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibrated {
-    /// α: the share of streams that may be corrupted, below 1/2.
+    /// α < 1/2, the share of streams that may be corrupted.
     pub corruption: f64,
     /// S ≥ ‖θ*‖₂.
     pub theta_bound: f64,
-    /// What noise there is in a stream.
+    /// Privacy noise of the streams, if any.
     pub noise: Option<StreamNoise>,
 }
 
-/// The noise of a private run, as a schedule sees it.
+/// Noise of a private run, as input for schedules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamNoise {
-    /// Its deviations.
+    /// Standard deviations of the noise.
     pub noise: Noise,
-    /// Whose noise it is, and how surely it is bounded.
+    /// Fleet for which the noise is bounded, with the probability of failure.
     pub fleet: Fleet,
-    /// Which bound to use.
+    /// Kind of bound.
     pub bound: NoiseBound,
 }
 
 impl StreamNoise {
-    /// On the noise of the mean of P streams that the model of episode k is made of, k − 1 messages per agent: that of
-    /// one stream, over √P.
+    /// Returns bounds on the noise of the mean of P streams in episode k, after k − 1 messages per agent: those of one
+    /// stream, divided by √P.
     pub(crate) fn of_mean(&self, episode: u32, streams: f64) -> NoiseNorms {
         let one = Fleet { agents: self.fleet.group_size, ..self.fleet };
         let NoiseNorms { spectral, frobenius, vector } = self.bound.norms(&self.noise, &one, episode.saturating_sub(1));
@@ -249,7 +260,7 @@ impl StreamNoise {
         NoiseNorms { spectral: spectral / root, frobenius: frobenius / root, vector: vector / root }
     }
 
-    /// On the noise of each stream, the largest of all episodes, for a [`Theorem`].
+    /// Returns bounds on the noise of each stream that hold in all episodes, for a [`Theorem`].
     pub fn inexact(&self, epsilon: f64) -> Inexact {
         let NoiseNorms { frobenius, vector, .. } =
             self.bound.norms(&self.noise, &self.fleet, self.noise.worst_release());
@@ -257,7 +268,10 @@ impl StreamNoise {
     }
 }
 
-/// κ = α/√(1 − 2α): how far a corrupted share α was seen to move a geometric median, in median distances.
+/// κ = α/√(1 − 2α), the shift of a geometric median by a corrupted share α, in distances of honest points.
+///
+/// Let honest points have distance r from their centre, orthogonal to a direction in which corrupted points are far away.
+/// At the median, at distance t in this direction, unit vectors balance: (1 − α)·t/√(r² + t²) = α. Hence t = κr.
 pub(crate) fn kappa(corruption: f64) -> f64 {
     corruption / (1.0 - 2.0 * corruption).sqrt()
 }
@@ -289,7 +303,7 @@ impl Schedule for Calibrated {
     }
 }
 
-/// s_z.
+/// Returns s_z of [`Calibrated`].
 fn residual_spread(evidence: &Evidence<'_>, theta: &[f64]) -> f64 {
     let centre = symmetric::product(evidence.gram, theta);
     let rows = evidence.streams.gram.rows().zip(evidence.streams.feature_sum.rows());
@@ -302,8 +316,8 @@ fn residual_spread(evidence: &Evidence<'_>, theta: &[f64]) -> f64 {
     lower_median(spreads.collect())
 }
 
-/// The width of who learns alone (Abbasi-Yadkori, Pál and Szepesvári 2011, Theorem 2, with ‖x‖ ≤ 1):
-/// λ = 1 and β = R√(d·ln((1 + n)/δ)) + S after n steps.
+/// Schedule of an agent that learns alone: λ = 1 and β = R√(d·ln((1 + n)/δ)) + S after n steps (Abbasi-Yadkori, Pál and
+/// Szepesvári 2011, Theorem 2, with ‖x‖ ≤ 1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoloSchedule {
     /// R.
@@ -312,7 +326,7 @@ pub struct SoloSchedule {
     pub theta_bound: f64,
     /// δ.
     pub delta: f64,
-    /// The lengths of the episodes.
+    /// Lengths of the episodes.
     pub episodes: Episodes,
 }
 

@@ -42,14 +42,18 @@ configuration! {
         noise_bound: Option<NoiseBound> = None, "NAME";
         /// Failure probability of the bounds
         delta: f64 = 0.1, "DELTA";
-        /// Spread σ of actions in the theorems [default: 1; 0 if all simulated agents have the same actions]
+        /// Spread σ of actions in the theorems [default: √2; 0 if all simulated agents have the same actions]
         sigma: Option<f64> = None, "SIGMA";
     }
 }
 
 impl RunConfig {
-    /// σ of Assumption 1 where nothing is known of decision sets.
-    pub(crate) const SIGMA: f64 = 1.0;
+    /// Default σ of Assumption 1, ‖xxᵀ − M‖_F ≤ σ with M = E[xxᵀ]: √2 holds for all decision sets.
+    ///
+    /// ‖x‖₂ ≤ 1 gives ‖xxᵀ‖_F = ‖x‖₂² ≤ 1. M ⪰ 0 gives ⟨xxᵀ, M⟩ = xᵀMx ≥ 0 and ‖M‖_F ≤ tr M = E‖x‖₂² ≤ 1. Hence
+    /// ‖xxᵀ − M‖_F² = ‖xxᵀ‖_F² − 2⟨xxᵀ, M⟩ + ‖M‖_F² ≤ 2. No smaller constant holds: for x = e₁ with probability p and x = e₂
+    /// otherwise, ‖e₁e₁ᵀ − M‖_F = √2·(1 − p).
+    pub(crate) const SIGMA: f64 = std::f64::consts::SQRT_2;
 
     /// Resolves all defaults. `sigma` is used unless the configuration sets another value.
     pub(crate) fn resolve(&self, sigma: f64) -> ResolvedRun {

@@ -1,4 +1,4 @@
-//! The normal distribution.
+//! Quantiles and truncated moments of the normal distribution.
 
 use std::f64::consts::PI;
 
@@ -6,7 +6,7 @@ fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() / (2.0 * PI).sqrt()
 }
 
-/// Φ⁻¹, by bisection of a sum for Φ that is good to six digits (Abramowitz and Stegun, 26.2.17).
+/// Φ⁻¹, by bisection of an approximation of Φ to six digits (Abramowitz and Stegun, 26.2.17).
 pub(crate) fn quantile(probability: f64) -> f64 {
     let upper_tail = |x: f64| {
         let t = 1.0 / (1.0 + 0.231_641_9 * x);
@@ -23,24 +23,30 @@ pub(crate) fn quantile(probability: f64) -> f64 {
     if probability < 0.5 { -low } else { low }
 }
 
-/// What is left of the weight of a standard normal variable, and its mean and variance, after the weight at x was lowered to e^(−c(x − b)²).
+/// Returns total weight, mean and variance of a standard normal variable whose weight at x is e^(−c(x − b)²).
 ///
-/// It is normal again: with k = 1 + 2c the mean is 2cb/k, the variance 1/k, and e^(−cb²/k)/√k of the weight is left.
+/// The product of the density and this weight is a multiple of a normal density. With k = 1 + 2c,
+///
+/// ```text
+/// weight = e^(−cb²/k)/√k,   mean = 2cb/k,   variance = 1/k.
+/// ```
 pub(crate) fn lowered(c: f64, b: f64) -> (f64, f64, f64) {
     let k = 1.0 + 2.0 * c;
     ((-c * b * b / k).exp() / k.sqrt(), 2.0 * c * b / k, 1.0 / k)
 }
 
-/// How far liars can move the median of numbers, a share 1 − a of which are `honest` standard normal ones: Φ⁻¹(1/(2(1 − a))), and
-/// some deviations of that quantile.
+/// Largest shift of a median by a corrupted share a, while the other numbers are `honest` standard normal ones.
+///
+/// It is Φ⁻¹(p) with p = 1/(2(1 − a)), plus a margin of `deviations` standard deviations of that sample quantile.
 pub(crate) fn median_shift(a: f64, honest: f64, deviations: f64) -> f64 {
     let share = 0.5 / (1.0 - a);
     let shift = quantile(share);
     shift + deviations * (share * (1.0 - share) / honest).sqrt() / density(shift)
 }
 
-/// The median length of vectors of which a share 1 − a has a standard normal distribution in d dimensions and all others are longer: the
-/// 1/(2(1 − a)) quantile of the former, by Wilson and Hilferty's approximation of χ².
+/// Median length of d-dimensional vectors, where a share 1 − a is standard normal and all others are longer.
+///
+/// It is the 1/(2(1 − a)) quantile of the normal ones, by the Wilson–Hilferty approximation of χ².
 pub(crate) fn median_length(d: f64, a: f64) -> f64 {
     let variance = 2.0 / (9.0 * d);
     (d * (1.0 - variance + quantile(0.5 / (1.0 - a)) * variance.sqrt()).powi(3)).sqrt()
@@ -50,17 +56,16 @@ pub(crate) fn median_length(d: f64, a: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Against tables of the normal distribution.
     #[test]
-    fn quantiles() {
+    fn quantile_matches_tables() {
         for (probability, expected) in [(0.5, 0.0), (0.975, 1.959_964), (0.7, 0.524_401), (0.1, -1.281_552)] {
             assert!((quantile(probability) - expected).abs() < 1e-5, "{probability}");
         }
     }
 
-    /// Against sums over a fine grid of what is left of the density.
+    /// The reference sums the weighted density over a fine grid.
     #[test]
-    fn lowered_weights() {
+    fn lowered_matches_numerical_integration() {
         for (c, b) in [(0.0, 1.0), (0.01, 0.57), (0.2, 0.57), (0.5, 1.34), (20.0, 1.34), (0.5, 0.0)] {
             let grid = (-120_000..120_000).map(|k| (f64::from(k) + 0.5) * 1e-4);
             let left = grid.map(|x| (x, (-c * (x - b) * (x - b)).exp() * density(x) * 1e-4));
@@ -73,9 +78,10 @@ mod tests {
         }
     }
 
-    /// Against the integral of the density of the length. The approximation is worst where d is small: at d = 2 the exact share is 0.5046.
+    /// The reference integrates the density of the length. The approximation is worst for small d: at d = 2 the exact share
+    /// is 0.5046.
     #[test]
-    fn median_lengths() {
+    fn median_length_matches_numerical_integration() {
         for (d, a) in [(2, 0.0), (4, 0.3), (8, 0.0), (8, 0.3), (8, 0.45), (32, 0.3)] {
             let density = |x: f64| x.powi(d - 1) * (-x * x / 2.0).exp();
             let lengths = || (0..200_000).map(|k| (f64::from(k) + 0.5) * 1e-4);

@@ -1,6 +1,18 @@
-//! Step 1: G is the geometric median of the V̂_i. Twice, or once if that moves it by no more than [`SETTLED`]: with Λ = G + λI = LLᵀ,
-//! G becomes L·GM(L⁻¹V̂_iL⁻ᵀ)·Lᵀ, a median in which all directions count alike. Λ = G + λI, where λ = [`LAMBDA`](super::LAMBDA). With
-//! privacy λ is larger, and L that of Λ plus the variance of the noise in units of R².
+//! Whitened geometric median of the Gram matrices (step 1 of [`Whitened`](super::Whitened)).
+//!
+//! GM is the geometric median in the Frobenius norm.
+//!
+//! 1. G ← GM(V̂_1, …, V̂_n).
+//! 2. Twice, or once if G moves by at most [`SETTLED`] in the new coordinates:
+//!
+//!    ```text
+//!    G + λI = LLᵀ,   G ← L·GM(L⁻¹V̂_1L⁻ᵀ, …, L⁻¹V̂_nL⁻ᵀ)·Lᵀ.
+//!    ```
+//!
+//!    All directions count alike in this median.
+//! 3. Λ = G + λI = LLᵀ with λ = [`LAMBDA`](super::LAMBDA).
+//!
+//! With privacy λ is larger, and LLᵀ is Λ plus the variance of the noise in units of R².
 
 use nalgebra::{Cholesky, DMatrix, Dyn};
 use rayon::prelude::*;
@@ -11,22 +23,22 @@ use crate::aggregate::{AggregateError, Aggregator, GeometricMedian, Mean, Points
 use crate::algorithm::Streams;
 use crate::math::symmetric;
 
-/// How far apart half of the V̂_i may be, relative to their median, for the mean of those that are left to stand for all. If agents
-/// explore different directions, liars may be all that is left in one.
+/// Largest relative distance of half of the V̂_i from G at which the mean V̄_w of the remaining units may replace G. Where
+/// agents explore different directions, corrupted units may be the only ones that remain in a direction.
 pub(super) const ALIKE: f64 = 1.0;
 
-/// Of medians that only choose coordinates.
+/// Tolerance of medians that only choose coordinates.
 const COARSE: Tolerance = Tolerance::Relative(1e-3);
 
-/// How far the median of the Gram matrices may move, relative to itself, and be taken as it is.
+/// Movement of G, relative to Λ, up to which no second iteration follows.
 const SETTLED: f64 = 0.01;
 
-/// The centres of the V̂_i, each of which starts where the last one was.
+/// Centres of the V̂_i, each started from its last result.
 #[derive(Debug)]
 pub(super) struct Grams {
     raw: GeometricMedian,
     relative: GeometricMedian,
-    /// The L⁻¹V̂_iL⁻ᵀ, in the scaled packing.
+    /// All L⁻¹V̂_iL⁻ᵀ, in the scaled packing.
     whitened: Vec<f64>,
 }
 
@@ -36,7 +48,7 @@ impl Grams {
         Self { raw, relative, whitened: Vec::new() }
     }
 
-    /// G, and the median distance of the V̂_i from it, relative to itself.
+    /// Returns G and the median of ‖L⁻¹(V̂_i − G)L⁻ᵀ‖_F.
     pub(super) fn centre(
         &mut self,
         centre: Centre,
@@ -64,15 +76,15 @@ impl Grams {
                 break;
             }
         }
-        let apart = match (median, Points::new(&self.whitened[..], p)) {
+        let dispersion = match (median, Points::new(&self.whitened[..], p)) {
             (Some(median), Ok(points)) => lower_median(points.rows().map(|row| distance(row, &median)).collect()),
             _ => 0.0,
         };
-        Ok((gram, apart))
+        Ok((gram, dispersion))
     }
 
-    /// That V̂_i, with Λ_i = V̂_i + λI = LLᵀ, from which the median of ‖L⁻¹(V̂_j − V̂_i)L⁻ᵀ‖_F over all j is least, and that median;
-    /// 0 if there is none.
+    /// Returns the V̂_i with the least median of ‖L⁻¹(V̂_j − V̂_i)L⁻ᵀ‖_F over all j, and that median, where
+    /// V̂_i + λI = LLᵀ. Without any such factor, the result is 0 and ∞.
     fn medoid(&mut self, streams: &Streams, prior: f64) -> (DMatrix<f64>, f64) {
         let (d, p) = (streams.dimension(), streams.gram.dimension());
         let mut best = (DMatrix::zeros(d, d), f64::INFINITY);
@@ -81,15 +93,15 @@ impl Grams {
             let Some((factor, _)) = factor(&gram, prior) else { continue };
             self.whiten(&streams.gram, &Inverse::of(&factor));
             let own = &self.whitened[unit * p..][..p];
-            let apart = lower_median(self.whitened.chunks_exact(p).map(|other| distance(other, own)).collect());
-            if apart < best.1 {
-                best = (gram, apart);
+            let dispersion = lower_median(self.whitened.chunks_exact(p).map(|other| distance(other, own)).collect());
+            if dispersion < best.1 {
+                best = (gram, dispersion);
             }
         }
         best
     }
 
-    /// All L⁻¹V̂_iL⁻ᵀ, given L⁻¹.
+    /// Computes all L⁻¹V̂_iL⁻ᵀ.
     fn whiten(&mut self, grams: &Points<'_>, inverse: &Inverse) {
         let p = grams.dimension();
         self.whitened.resize(grams.values().len(), 0.0);
@@ -98,20 +110,20 @@ impl Grams {
     }
 }
 
-/// What the z_i are measured in.
+/// Coordinates of the z_i.
 pub(super) struct Metric {
-    /// L, with LLᵀ = Λ plus what privacy adds.
+    /// L, where LLᵀ is Λ plus the variance of privacy noise.
     pub(super) factor: DMatrix<f64>,
     /// L⁻¹.
     pub(super) inverse: Inverse,
-    /// Λ.
+    /// Cholesky factorisation of Λ.
     pub(super) design: Cholesky<f64, Dyn>,
     /// λ.
     pub(super) lambda: f64,
 }
 
 impl Metric {
-    /// From G, and how many eigenvalues had to be raised.
+    /// Builds the metric from G. Also returns the number of raised eigenvalues.
     pub(super) fn new(gram: &DMatrix<f64>, lambda: f64, added: f64) -> Option<(Self, usize)> {
         let (root, raised) = factor(gram, lambda)?;
         let design = Cholesky::pack_dirty(root.clone());
@@ -123,8 +135,9 @@ impl Metric {
     }
 }
 
-/// L with LLᵀ = G + λI, and how many eigenvalues of G had to be raised so that this is at least λ/2: none without noise,
-/// where G is a mean of Gram matrices.
+/// Returns L with LLᵀ = G + λI, and the number of eigenvalues that were raised to λ/2.
+///
+/// Without privacy none is raised: G is a convex combination of Gram matrices, and positive semidefinite.
 fn factor(gram: &DMatrix<f64>, lambda: f64) -> Option<(DMatrix<f64>, usize)> {
     if symmetric::shifted(gram, lambda / 2.0).cholesky().is_some() {
         return Some((symmetric::shifted(gram, lambda).cholesky()?.l(), 0));

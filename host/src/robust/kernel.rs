@@ -1,5 +1,4 @@
-//! What is done for every unit, for some units at a time in the processor's wide registers. Every sum is formed in the same order on
-//! every machine, and has the same bits.
+//! SIMD kernels over all units. Every sum has a fixed order, so results are bit-identical on all machines.
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -8,13 +7,13 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::matrices::Inverse;
 
-/// Units that are worked on together.
+/// Units per SIMD block.
 const LANES: usize = 8;
 
-/// Sums that are formed together, so that none waits for itself.
+/// Independent sums per loop, which hides the latency of additions.
 const BLOCK: usize = 4;
 
-/// The same entry of as many units.
+/// One entry of [`LANES`] units.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Lanes([f64; LANES]);
@@ -22,7 +21,7 @@ struct Lanes([f64; LANES]);
 const ZERO: Lanes = Lanes([0.0; LANES]);
 
 impl Lanes {
-    /// Some numbers; lanes without one are 0.
+    /// Loads up to [`LANES`] numbers; the other lanes are 0.
     #[inline(always)]
     fn load(numbers: &[f64]) -> Self {
         let mut lanes = ZERO;
@@ -60,7 +59,7 @@ impl Lanes {
     }
 }
 
-/// Work that is compiled for wide registers. A closure alone would not be: what calls it once is a function of its own.
+/// Closure compiled with the processor's widest instructions. A plain closure would become a function without them.
 struct Wide<F>(F);
 
 impl<F: FnMut()> WithSimd for Wide<F> {
@@ -72,7 +71,7 @@ impl<F: FnMut()> WithSimd for Wide<F> {
     }
 }
 
-/// The columns of some rows; lanes without a row stay as they are.
+/// Loads up to [`LANES`] rows as columns of lanes; lanes without a row keep their values.
 #[inline(always)]
 fn transpose(rows: &[f64], length: usize, lanes: &mut [Lanes]) {
     if rows.len() < LANES * length {
@@ -93,6 +92,7 @@ fn transpose(rows: &[f64], length: usize, lanes: &mut [Lanes]) {
     }
 }
 
+/// Inverts [`transpose`].
 #[inline(always)]
 fn transpose_back(lanes: &[Lanes], rows: &mut [f64], length: usize) {
     for (l, row) in rows.chunks_exact_mut(length).enumerate() {
@@ -100,7 +100,7 @@ fn transpose_back(lanes: &[Lanes], rows: &mut [f64], length: usize) {
     }
 }
 
-/// The full matrices of scaled packings.
+/// Expands scaled packings to full matrices.
 #[inline(always)]
 fn unpack(packed: &[Lanes], full: &mut [Lanes], d: usize) {
     let mut rest = packed;
@@ -116,7 +116,7 @@ fn unpack(packed: &[Lanes], full: &mut [Lanes], d: usize) {
     }
 }
 
-/// fᵀX, where X has as many columns as the sum.
+/// Computes fᵀX for a matrix X with `sum.len()` columns.
 #[inline(always)]
 fn combine(sum: &mut [Lanes], factors: &[f64], rows: &[Lanes]) {
     let length = sum.len();
@@ -140,7 +140,7 @@ fn combine(sum: &mut [Lanes], factors: &[f64], rows: &[Lanes]) {
     }
 }
 
-/// Entries `first`, … of L⁻¹x.
+/// Computes L⁻¹x from entry `first` on.
 #[inline(always)]
 fn apply(inverse: &Inverse, x: &[Lanes], first: usize, image: &mut [Lanes]) {
     let d = inverse.d;
@@ -151,7 +151,7 @@ fn apply(inverse: &Inverse, x: &[Lanes], first: usize, image: &mut [Lanes]) {
         let i = first + b * BLOCK;
         let rows: [&[f64]; BLOCK] = [row(i), row(i + 1), row(i + 2), row(i + 3)];
         let mut sums = [ZERO; BLOCK];
-        // The last row is the longest, the others end in zeros.
+        // The last row of the block is the longest; the others end in zeros.
         for (k, x) in x[..i + BLOCK].iter().enumerate() {
             for w in 0..BLOCK {
                 sums[w].add(rows[w][k], x);
@@ -165,7 +165,7 @@ fn apply(inverse: &Inverse, x: &[Lanes], first: usize, image: &mut [Lanes]) {
     }
 }
 
-/// L⁻¹VL⁻ᵀ of each V, in the scaled packing.
+/// Computes L⁻¹VL⁻ᵀ of each V, in the scaled packing.
 pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
     let d = inverse.d;
     let p = packed_len(d);
@@ -190,7 +190,7 @@ pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
     ));
 }
 
-/// For each row of Vθ, where in the scaled packing of V its entries are, and what they are multiplied by.
+/// Returns, row by row of Vθ, the index of each entry in the scaled packing of V and its factor.
 fn terms(theta: &[f64]) -> Vec<(usize, f64)> {
     let d = theta.len();
     let term = |i: usize, j: usize| {
@@ -200,7 +200,7 @@ fn terms(theta: &[f64]) -> Vec<(usize, f64)> {
     (0..d * d).map(|place| term(place / d, place % d)).collect()
 }
 
-/// L⁻¹(v − Vθ) of each (V, v).
+/// Computes L⁻¹(v − Vθ) of each (V, v).
 pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inverse: &Inverse, theta: &[f64]) {
     let d = inverse.d;
     let p = packed_len(d);
@@ -225,7 +225,7 @@ pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inve
     ));
 }
 
-/// ⟨q, z⟩ of each row z.
+/// Computes ⟨q, z⟩ of each row z.
 pub(super) fn along(rows: &[f64], direction: &[f64], numbers: &mut [f64]) {
     let d = direction.len();
     let mut z = vec![ZERO; d];
@@ -242,17 +242,17 @@ pub(super) fn along(rows: &[f64], direction: &[f64], numbers: &mut [f64]) {
     ));
 }
 
-/// Numbers with weights.
+/// Moments of weighted numbers.
 pub(super) struct Line {
     pub(super) weight: f64,
     pub(super) variance: f64,
-    /// The mean square.
+    /// Mean square.
     pub(super) square: f64,
-    /// The largest square of a number with weight.
+    /// Largest square of a number with positive weight.
     pub(super) farthest: f64,
 }
 
-/// w ← w(1 − y²/s), where that is positive, for numbers y; and what this makes of them.
+/// Lowers the weights of numbers y: w ← w·max{1 − y²/s, 0} with s = `scale`. Returns the new moments.
 pub(super) fn lower(numbers: &[f64], weights: &mut [f64], scale: f64) -> Line {
     let mut sums = [ZERO; 4];
     Arch::new().dispatch(Wide(
@@ -262,7 +262,7 @@ pub(super) fn lower(numbers: &[f64], weights: &mut [f64], scale: f64) -> Line {
             for (numbers, weights) in numbers.chunks(LANES).zip(weights.chunks_mut(LANES)) {
                 let (y, mut weight) = (Lanes::load(numbers), Lanes::load(weights));
                 for l in 0..LANES {
-                    // By division, so that nothing is left where y² is s.
+                    // Division makes the factor exactly 0 for y² = s.
                     let kept = 1.0 - y.0[l] * y.0[l] / scale;
                     weight.0[l] *= if kept > 0.0 { kept } else { 0.0 };
                 }
@@ -289,7 +289,8 @@ pub(super) fn lower(numbers: &[f64], weights: &mut [f64], scale: f64) -> Line {
     Line { weight, variance: square - mean * mean, square, farthest: most.0.into_iter().fold(0.0, f64::max) }
 }
 
-/// The sums of w, w·y and w·yyᵀ, whose upper triangle is packed row by row, with y = z − origin, over all z of positive weight w.
+/// Returns Σw, Σw·y and Σw·yyᵀ over all rows z of positive weight w, with y = z − origin. The matrix is its upper triangle,
+/// packed row by row.
 pub(super) fn moments(residuals: &[f64], weights: &[f64], origin: &[f64]) -> (f64, Vec<f64>, Vec<f64>) {
     let d = origin.len();
     let [mut y, mut sums, mut squares] = [d, d, packed_len(d)].map(|length| vec![ZERO; length]);

@@ -1,21 +1,21 @@
-//! Small matrices.
+//! Operations on small dense matrices.
 
 use nalgebra::{DMatrix, DVector};
 
 use crate::math::symmetric;
 
-/// L⁻¹.
+/// Inverse L⁻¹ of a Cholesky factor, row by row.
 pub(super) struct Inverse {
     pub(super) d: usize,
     pub(super) rows: Vec<f64>,
 }
 
 impl Inverse {
-    /// Of a Cholesky factor L.
+    /// Inverts a Cholesky factor L.
     pub(super) fn of(factor: &DMatrix<f64>) -> Self {
         let d = factor.nrows();
         let mut inverse = DMatrix::identity(d, d);
-        // A Cholesky factor has a positive diagonal.
+        // Always succeeds: a Cholesky factor has a positive diagonal.
         factor.solve_lower_triangular_mut(&mut inverse);
         Self { d, rows: inverse.transpose().as_slice().to_vec() }
     }
@@ -25,11 +25,12 @@ impl Inverse {
     }
 }
 
+/// Returns (A + Aᵀ)/2.
 pub(super) fn symmetrised(matrix: DMatrix<f64>) -> DMatrix<f64> {
     (&matrix + matrix.transpose()) * 0.5
 }
 
-/// A₊.
+/// Returns A₊, with the negative eigenvalues of A replaced by 0.
 pub(super) fn positive_part(matrix: &DMatrix<f64>) -> DMatrix<f64> {
     let mut positive = DMatrix::zeros(matrix.nrows(), matrix.ncols());
     for (value, vector) in symmetric::eigenpairs(matrix).iter().filter(|(value, _)| *value > 0.0) {
@@ -38,10 +39,13 @@ pub(super) fn positive_part(matrix: &DMatrix<f64>) -> DMatrix<f64> {
     positive
 }
 
-/// An ellipsoid that holds all sums of points of some ellipsoids {x : xxᵀ ⪯ A_j}: Σt_j·ΣA_j/t_j, with t_j² the largest eigenvalue
-/// of A_j.
+/// Returns an ellipsoid that contains the sum of the ellipsoids {x : xxᵀ ⪯ A_j}:
 ///
-/// For x = Σx_j and any u, (uᵀx)² ≤ (Σ√(uᵀA_ju))² ≤ Σt_j·Σ(uᵀA_ju)/t_j by Cauchy and Schwarz.
+/// ```text
+/// A = Σ_j t_j·Σ_j A_j/t_j,   t_j = √λ_max(A_j).
+/// ```
+///
+/// *Proof.* For x = Σx_j and any u, (uᵀx)² ≤ (Σ√(uᵀA_ju))² ≤ Σt_j·Σ(uᵀA_ju)/t_j by the Cauchy–Schwarz inequality. ∎
 pub(super) fn outer_sum(parts: &[DMatrix<f64>]) -> DMatrix<f64> {
     let extents: Vec<f64> = parts.iter().map(|part| largest_eigenpair(part).0.max(0.0).sqrt()).collect();
     let total: f64 = extents.iter().sum();
@@ -52,8 +56,9 @@ pub(super) fn outer_sum(parts: &[DMatrix<f64>]) -> DMatrix<f64> {
     sum
 }
 
-/// The largest eigenvalue of a positive semidefinite matrix, and its unit vector, by a high power of it. The value is at least
-/// 1 − ln(d)/1024 of the largest, whatever lies between them.
+/// Returns the largest eigenvalue of a positive semidefinite matrix and a unit vector, from a high power of the matrix.
+///
+/// The value is at least 1 − ln(d)/1024 of the largest eigenvalue, whatever the gap to the others.
 pub(super) fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
     let mut power = matrix.clone();
     for _ in 0..SQUARINGS {
@@ -69,5 +74,5 @@ pub(super) fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
     ((matrix * &vector).dot(&vector), vector)
 }
 
-/// 2⁹ = 512.
+/// The matrix is raised to the power 2⁹ = 512.
 const SQUARINGS: usize = 9;

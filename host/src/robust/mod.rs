@@ -1,9 +1,9 @@
-//! Beyond the paper: a rule in whitened coordinates, with a spectral filter and a width of its own.
+//! Rules in whitened coordinates: a spectral filter with a width for each direction. They go beyond the paper.
 //!
-//! The paper's rule takes the median of the V̂_i and of the v̂_i in their own units. A direction that is rarely explored then
-//! has an error as large as all others, and a width that does not shrink with the number of agents. Here Gram matrices are
-//! compared relative to each other and agents by their residuals v̂_i − V̂_iθ, in units of their own noise. What is proven
-//! of it and what is not stands in docs/theory.md.
+//! The paper's rule takes medians of the V̂_i and v̂_i in the original coordinates. Rarely explored directions then have
+//! the same error as all others, and the width does not shrink with the number of agents. Whitened rules compare Gram
+//! matrices relative to each other, and agents by their residuals v̂_i − V̂_iθ in units of noise. docs/theory.md states
+//! what is proven and what is open.
 
 mod filter;
 mod gram;
@@ -22,46 +22,62 @@ use filter::{Cloud, Residuals};
 use gram::{ALIKE, Grams, Metric};
 use matrices::symmetrised;
 
-/// How [`Whitened`] finds the centre of whitened points.
+/// Location estimator that [`Whitened`] applies to whitened points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Centre {
-    /// The spectral filter, and a width for each direction.
+    /// Spectral filter, with a width for each direction.
     Filter,
-    /// The geometric median, and one width for all directions.
+    /// Geometric median, with one width for all directions.
     Median,
-    /// The mean, with the width of the filter: what the rule would do if it knew who is honest. One liar can move it anywhere.
+    /// Mean, with the width of the filter: the baseline for a fleet of honest agents. One corrupted unit can move it
+    /// anywhere.
     Mean,
-    /// As `Filter`, with the relative medoid of the Gram matrices in place of their median. It takes the square of the number of units.
+    /// Spectral filter, with the relative medoid of the Gram matrices in place of their median. Costs O(n²) for n units.
     Medoid,
 }
 
-/// What [`Whitened`] has to be told.
+/// Known bounds that [`Whitened`] depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assumptions {
-    /// a: the share of units that may be corrupted, below 1/2.
+    /// a < 1/2, the share of units that may be corrupted.
     pub corruption: f64,
-    /// R > 0: the reward's noise is R-sub-Gaussian.
+    /// R > 0: the noise of rewards is R-sub-Gaussian.
     pub noise: f64,
     /// S ≥ ‖θ*‖₂.
     pub theta_bound: f64,
-    /// What noise there is in a stream.
+    /// Privacy noise of the streams, if any.
     pub stream_noise: Option<StreamNoise>,
 }
 
-/// The rules `whitened-filter` and `whitened-median`, for n units, a share a of which may be corrupted:
+/// The rules `whitened-filter` and `whitened-median`, for n units of which a share a may be corrupted.
 ///
-/// 1. Λ = G + λI = LLᵀ, where G is a geometric median of the V̂_i in which all directions count alike (`gram.rs`).
-/// 2. From θ = 0, up to [`ROUNDS`] times: z_i = L⁻¹(v̂_i − V̂_iθ), m = centre(z_i), θ ← θ + Λ⁻¹(Lm − λθ). The centre is the geometric
-///    median in the first round and the filter from then on, and then, if half of the V̂_i are within 1 of their median in the coordinates of
-///    step 1, the mean of the V̂_i by its weights, plus λI, stands for Λ: if weights stay, one round is enough. Done when m moves θ by no
-///    more than R/100 in the norm of that matrix, or when it would lead away, since agents may explore such different things that rounds do
-///    not contract.
-/// 3. The filter lowers the weights of units along the direction of the largest variance, until that is no more than noise explains, and takes the
-///    mean of what is left (`filter.rs`).
-/// 4. The width is an ellipsoid around θ, for what liars can do unseen, noise, the bias, and where θ has not arrived (`width.rs`). The agent's
-///    √(xᵀPx) is its β‖x‖ in the norm of Λ⁻¹, with β = 1 and Λ = P⁻¹, so that nothing changes for devices.
+/// 1. *Metric* (`gram.rs`). G is a geometric median of the V̂_i in which all directions count alike, and
 ///
-/// The answer is a function of the streams, up to the tolerance of the medians: nothing else is kept from one episode to the next.
+///    ```text
+///    Λ = G + λI = LLᵀ.
+///    ```
+///
+/// 2. *Iteration.* From θ = 0, at most [`ROUNDS`] times:
+///
+///    ```text
+///    z_i = L⁻¹(v̂_i − V̂_iθ),   m = centre(z_1, …, z_n),   s = Lm − λθ,   θ ← θ + M⁻¹s.
+///    ```
+///
+///    In the first round the centre is the geometric median and M = Λ. From the second round on the centre is the
+///    filter of step 3, and M = V̄_w + λI with its weighted mean V̄_w of the V̂_i: with equal weights, one such round
+///    reaches the fixed point. M stays Λ unless half of the V̂_i are within 1 of G in the coordinates of Λ.
+///
+///    Done when sᵀM⁻¹s ≤ (R/100)², or before a step that would increase ‖L⁻¹s‖: rounds need not contract if agents
+///    explore very different directions.
+/// 3. *Filter* (`filter.rs`). Lowers weights along the direction of largest variance until noise explains that
+///    variance; m is the weighted mean.
+/// 4. *Width* (`width.rs`). An ellipsoid P around θ covers undetected corruption, noise, bias and what is left of s.
+///    It is broadcast as Λ = P⁻¹ with β = 1: the agent's β‖x‖_{Λ⁻¹} is √(xᵀPx), so devices need no change.
+///
+/// `whitened-median` takes the geometric median in all rounds, and M = Λ.
+///
+/// The result depends on the streams alone, up to the tolerance of the medians; earlier episodes only provide their
+/// starting points.
 #[derive(Debug)]
 pub struct Whitened {
     centre: Centre,
@@ -73,33 +89,36 @@ pub struct Whitened {
 /// λ without privacy.
 pub const LAMBDA: f64 = 0.1;
 
-/// How often θ is improved at most.
+/// Maximum number of rounds in step 2.
 pub const ROUNDS: usize = 6;
 
+/// Tolerance of medians that enter the result.
 const FINE: Tolerance = Tolerance::Relative(1e-6);
 
-/// Rows that a thread takes at a time.
+/// Rows per parallel task.
 const CHUNK: usize = 256;
 
-/// θ, and what it was made of.
+/// Result of step 2.
 struct Solution {
     theta: DVector<f64>,
-    /// The z_i that are left.
+    /// Moments of the z_i in the last round.
     cloud: Cloud,
-    /// What they have explored, with their weights, and λI.
+    /// V̄_w + λI, if the centre has weights.
     explored: Option<DMatrix<f64>>,
-    /// m − λL⁻¹θ, if they kept their weights: 0 where θ has arrived.
+    /// m − λL⁻¹θ at the final θ for unchanged weights: 0 at the fixed point.
     rest: DVector<f64>,
 }
 
 impl Whitened {
-    /// The rule; see [`Assumptions`] for what makes sense.
+    /// Creates the rule. The fields of [`Assumptions`] document their valid ranges.
     pub fn new(centre: Centre, assumptions: Assumptions) -> Self {
         Self { centre, assumptions, grams: Grams::new(), residuals: Residuals::new() }
     }
 
-    /// λ and ν²(1 + S²)/R², where ν is the deviation of the noise in each coordinate of a release: that much it adds to the variance of
-    /// a residual, in units of R². λ is such that Λ is not lost in the noise of its own median.
+    /// Returns λ and ν²(1 + S²)/R², with ν = ‖h‖₂/√d for the bound on the privacy noise h of one unit.
+    ///
+    /// The second number is the variance that this noise adds to a residual, in units of R². λ covers the error that it
+    /// causes in the median of the Gram matrices: λ = max{[`LAMBDA`], κ‖H‖_F + ‖H‖₂/√n}.
     fn priors(&self, episode: u32, units: usize, dimension: usize) -> (f64, f64) {
         let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
         let Some(stream_noise) = stream_noise else { return (LAMBDA, 0.0) };
@@ -108,7 +127,7 @@ impl Whitened {
         (LAMBDA.max(kappa(self.assumptions.corruption) * one.frobenius + one.spectral / (units as f64).sqrt()), added)
     }
 
-    /// Step 2.
+    /// Runs step 2.
     fn solve(&mut self, streams: &Streams, metric: &Metric, alike: bool) -> Result<Solution, AggregateError> {
         let Metric { factor, inverse, design, lambda } = metric;
         let Assumptions { corruption, noise, .. } = self.assumptions;
@@ -145,29 +164,30 @@ impl Whitened {
         Ok(solution)
     }
 
-    /// θ and its parameters, if a device can use them, and how many eigenvalues were raised for that.
+    /// Runs steps 2 to 4. Returns θ, its parameters and the number of raised eigenvalues, or `None` if no device could
+    /// use the parameters.
     fn parameters(
         &mut self,
         streams: &Streams,
         metric: &Metric,
-        apart: f64,
+        dispersion: f64,
     ) -> Result<Option<(DVector<f64>, ModelParameters, usize)>, AggregateError> {
-        let alike = apart <= ALIKE;
+        let alike = dispersion <= ALIKE;
         let solution = self.solve(streams, metric, alike)?;
-        // By how much liars may have moved Λ, relative to itself. With privacy, λ allows for that, and for what few have explored.
+        // Relative error of Λ that corrupted units may cause. With privacy, λ covers it, and thinly explored directions.
         let private = self.assumptions.stream_noise.is_some();
-        let moved = if private { 0.0 } else { kappa(self.assumptions.corruption) * apart };
-        let width = self.width(metric, &solution, streams.gram.len() as f64) * (1.0 + moved).powi(2);
+        let error = if private { 0.0 } else { kappa(self.assumptions.corruption) * dispersion };
+        let width = self.width(metric, &solution, streams.gram.len() as f64) * (1.0 + error).powi(2);
         let width = match &solution.explored {
             Some(explored) if !private => {
-                let thin = self.thinned(streams, metric, explored, alike);
-                symmetrised(&thin * width * &thin)
+                let inverse = self.inverse_exploration(streams, metric, explored, alike);
+                symmetrised(&inverse * width * &inverse)
             }
             _ => width,
         };
         let theta = solution.theta;
         let usable = || {
-            // P⁻¹ = (CCᵀ)⁻¹ in coordinates of the z_i; ΛL⁻ᵀ takes it to those of θ.
+            // The width bounds L⁻¹Λ(θ* − θ), so P⁻¹ = (L⁻¹Λ)ᵀ·width⁻¹·L⁻¹Λ.
             let back = metric.factor.solve_lower_triangular(&metric.design.l_dirty().lower_triangle())?;
             let back = back * metric.design.l_dirty().lower_triangle().transpose();
             let design = symmetrised(back.tr_mul(&(width.cholesky()?.inverse() * &back)));
@@ -185,12 +205,12 @@ impl Rule for Whitened {
             return Err(AggregateError::Empty);
         }
         let (lambda, added) = self.priors(episode, units, d);
-        let (gram, apart) = self.grams.centre(self.centre, streams, lambda + added)?;
+        let (gram, dispersion) = self.grams.centre(self.centre, streams, lambda + added)?;
         let mut sum = vec![0.0; d];
         let (mut parameters, mut raised) = (None, 0);
         if let Some((metric, repaired)) = Metric::new(&gram, lambda, added) {
             raised = repaired;
-            if let Some((theta, found, more)) = self.parameters(streams, &metric, apart)? {
+            if let Some((theta, found, more)) = self.parameters(streams, &metric, dispersion)? {
                 let factor = metric.design.l_dirty().lower_triangle();
                 sum = (&factor * factor.tr_mul(&theta)).as_slice().to_vec();
                 (parameters, raised) = (Some(found), raised + more);

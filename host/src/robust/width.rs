@@ -1,15 +1,42 @@
-//! Step 4: the width is an ellipsoid around θ, in the coordinates of the z_i: the sum of four (see `outer_sum`). What liars can do that C does
-//! not show, ε/(1 − ε)·(C − (1 − ε)γR²(I − λL⁻¹L⁻ᵀ))₊, where ε is their share of the weight that is left and
-//! γ = (1 − √(d/((1 − a)n)))₊² times what the filter left of the honest units' variance; their noise and by how far the filter moved
-//! their mean, a ball of radius R′((√d + 2)/√((1 − a)n) + what it moved); the bias, λ²S²L⁻¹L⁻ᵀ; and m − λL⁻¹θ, where that is not 0
-//! yet. What the filter did to honest units follows from what it took (see `toll`). The four bound L⁻¹(V̄ + λI)(θ* − θ), where V̄
-//! is the honest units' mean with weights. For V̄ + λI stands what the filter's last weights make of all units, divided by 1 − a, which is no less
-//! if liars have no more than a of the weight; along each of its axes, if half of the V̂_i are not within 1 of their median, the mean without
-//! the share a that claims most, which is no more; and Λ where it is less, or with privacy.
+//! Width of the estimate (step 4 of [`Whitened`]).
 //!
-//! If a share ε of the weight is at distance t from the rest, C along that direction is at least (1 − ε) of the honest units'
-//! variance, plus ε(1 − ε)t², and the mean has moved by εt: the covariance that the filter has just made small bounds what was
-//! done to the mean.
+//! Let μ, ξ̄ and V̄ be the means of the honest units' z_i, noise and V̂_i with the filter's weights, and m and C the mean
+//! and covariance of all units. Then (docs/theory.md, *From the centre to θ\**)
+//!
+//! ```text
+//! L⁻¹(V̄ + λI)(θ* − θ) = −(m − μ) − ξ̄ + λL⁻¹θ* + (m − λL⁻¹θ).
+//! ```
+//!
+//! Each term has an ellipsoid, and [`outer_sum`] joins the four:
+//!
+//! 1. *Undetected corruption*, m − μ:
+//!
+//!    ```text
+//!    ε/(1 − ε)·(C − (1 − ε)γR²(I − λL⁻¹L⁻ᵀ))₊
+//!    ```
+//!
+//!    ε is the share of corrupted units in the weight, and γ = (1 − √(d/((1 − a)n)))₊² times the variance that the
+//!    filter left of honest units.
+//! 2. *Noise*, ξ̄, and the shift of the honest mean by the filter: a ball of radius R′((√d + 2)/√((1 − a)n) + shift).
+//! 3. *Bias*, λL⁻¹θ*: λ²S²L⁻¹L⁻ᵀ.
+//! 4. *Remainder*, r = m − λL⁻¹θ, which is 0 at the fixed point: rrᵀ.
+//!
+//! [`filter_effect`] computes ε, the variance and the shift from the weight that the filter removed.
+//!
+//! The unknown V̄ + λI is replaced by Λ with privacy. Otherwise its substitute is, along each axis of V̄_w + λI, at least
+//! [`LEAST_EXPLORED`] of Λ, at most Λ, and between them:
+//!
+//! * (V̄_w + λI)/(1 − a), if half of the V̂_i are within [`ALIKE`](super::ALIKE) of G. It is at least V̄ + λI if corrupted
+//!   units have at most a of the weight.
+//! * The mean of all claims but the largest share a, otherwise. It is then at most the mean of honest claims.
+//!
+//! **Lemma** (term 1). Let corrupted units have a share ε of the weight, and let C_H be the covariance of the others. Then
+//!
+//! ```text
+//! (m − μ)(m − μ)ᵀ ⪯ ε/(1 − ε)·(C − (1 − ε)C_H).
+//! ```
+//!
+//! *Proof.* With Δ the difference of the two means, m − μ = εΔ and C ⪰ (1 − ε)C_H + ε(1 − ε)ΔΔᵀ. ∎
 
 use nalgebra::{DMatrix, DVector};
 
@@ -22,17 +49,17 @@ use crate::algorithm::kappa;
 use crate::math::normal;
 use crate::math::symmetric;
 
-/// How far beyond its root mean square the noise of a mean is allowed for, in deviations of one coordinate.
+/// Margin for the noise of a mean beyond its root mean square, in standard deviations of one coordinate.
 const TAIL: f64 = 2.0;
 
-/// How many of its deviations the median along a direction is taken to be beyond where liars alone move it.
-const UNLUCKY: f64 = 1.0;
+/// Margin for the median along a direction beyond its shift by corrupted units, in its standard deviations.
+const MEDIAN_MARGIN: f64 = 1.0;
 
-/// How little of Λ the units that are left are taken to have explored.
-const THINNEST: f64 = 0.05;
+/// Least exploration that remaining units are assumed to have in any direction, relative to Λ.
+const LEAST_EXPLORED: f64 = 0.05;
 
 impl Whitened {
-    /// P in the coordinates of the z_i.
+    /// Returns the joint ellipsoid of the four terms, in the coordinates of the z_i.
     pub(super) fn width(&self, metric: &Metric, solution: &Solution, units: f64) -> DMatrix<f64> {
         let Assumptions { corruption: a, noise, theta_bound, .. } = self.assumptions;
         let Metric { inverse, lambda, .. } = metric;
@@ -46,14 +73,14 @@ impl Whitened {
         }
         let honest = (1.0 - a) * units;
         let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
-        let Toll { liars, shift, variance } = toll(a, units, d, cloud);
+        let FilterEffect { liars, shift, variance } = filter_effect(a, units, d, cloud);
         let shown = (ball(1.0) - prior) * ((1.0 - liars) * edge * variance * noise * noise);
         let hidden = positive_part(&symmetrised(&cloud.spread - shown)) * (liars / (1.0 - liars));
         let rest = rest * rest.transpose();
         outer_sum(&[hidden, ball(cloud.noise * ((d.sqrt() + TAIL) / honest.sqrt() + shift)), bias, rest])
     }
 
-    /// The mean of the V̂_i with the filter's last weights, which are not all 0, plus λI.
+    /// Returns V̄_w + λI for the filter's final weights, of which at least one must be positive.
     pub(super) fn explored(&self, streams: &Streams, lambda: f64) -> DMatrix<f64> {
         let weights = &self.residuals.weights;
         let total: f64 = weights.iter().sum();
@@ -64,8 +91,8 @@ impl Whitened {
         symmetric::shifted(&symmetric::matrix(&mean, streams.dimension()), lambda)
     }
 
-    /// The inverse of what the units that are left have explored, in the coordinates of the z_i: I where that is no less than Λ.
-    pub(super) fn thinned(
+    /// Returns the inverse of the substitute for V̄ + λI, in the coordinates of the z_i: I where that is at least Λ.
+    pub(super) fn inverse_exploration(
         &self,
         streams: &Streams,
         metric: &Metric,
@@ -73,20 +100,21 @@ impl Whitened {
         alike: bool,
     ) -> DMatrix<f64> {
         let rows = metric.inverse.matrix();
-        let mut thin = explored * 0.0;
+        let mut inverse = explored * 0.0;
         for (value, vector) in symmetric::eigenpairs(&symmetrised(&rows * explored * rows.transpose())) {
             let value = match alike {
                 true => value / (1.0 - self.assumptions.corruption),
-                false => self.explored_at_least(streams, &rows.tr_mul(&vector), metric.lambda),
+                false => self.trimmed_exploration(streams, &rows.tr_mul(&vector), metric.lambda),
             };
-            thin.ger(1.0 / value.clamp(THINNEST, 1.0), &vector, &vector, 1.0);
+            inverse.ger(1.0 / value.clamp(LEAST_EXPLORED, 1.0), &vector, &vector, 1.0);
         }
-        thin
+        inverse
     }
 
-    /// The mean of uᵀV̂_iu with the filter's last weights over all but that share a of them where it is most, plus λ‖u‖². If liars have no
-    /// more than that share, it is at most that of the honest units, whatever they claim.
-    fn explored_at_least(&self, streams: &Streams, u: &DVector<f64>, lambda: f64) -> f64 {
+    /// Returns the weighted mean of uᵀV̂_iu without the share a of the weight where it is largest, plus λ‖u‖².
+    ///
+    /// If corrupted units have at most a share a of the weight, the result is at most the mean of honest units.
+    fn trimmed_exploration(&self, streams: &Streams, u: &DVector<f64>, lambda: f64) -> f64 {
         let outer: Vec<f64> = symmetric::pack(&(u * u.transpose())).collect();
         let outer: Vec<f64> = symmetric::scaled(&outer, u.len()).collect();
         let mut claims = vec![0.0; streams.gram.len()];
@@ -104,25 +132,29 @@ impl Whitened {
     }
 }
 
-/// What a filter did to honest units that are normal along a direction with variance 1, where liars stand as far away as goes unseen.
-struct Toll {
-    /// The share of liars in the weight that is left.
+/// Effect of the filter along a direction in which honest units are standard normal.
+struct FilterEffect {
+    /// ε, the share of corrupted units in the remaining weight.
     liars: f64,
-    /// The mean of honest units, and their variance.
+    /// Mean of honest units.
     shift: f64,
+    /// Variance of honest units.
     variance: f64,
 }
 
-/// Weights went down by factors 1 − s/max s, for the squared distance s from a median that liars have moved, as far as they can, by b.
-/// That is about e^(−cs), with the c at which as much was taken as it was.
-fn toll(a: f64, units: f64, d: f64, cloud: &Cloud) -> Toll {
-    let b = normal::median_shift(a, (1.0 - a) * units, UNLUCKY);
-    let away = (unseen(a, d, units) - b).max(0.0);
+/// Estimates the effect of the filter from the weight that it removed.
+///
+/// Corrupted units stand at [`detection_distance`] and have moved the median by b. The product of the factors
+/// 1 − s/max s, for squared distances s from the median, is close to e^(−cs). The c that removes the observed weight is
+/// found by bisection.
+fn filter_effect(a: f64, units: f64, d: f64, cloud: &Cloud) -> FilterEffect {
+    let b = normal::median_shift(a, (1.0 - a) * units, MEDIAN_MARGIN);
+    let away = (detection_distance(a, d, units) - b).max(0.0);
     let after = |c: f64| {
         let (left, shift, variance) = normal::lowered(c, b);
-        // Without liars they are infinitely far away.
+        // For a = 0 the distance is infinite.
         let (honest, liars) = ((1.0 - a) * left, if a > 0.0 { a * (-c * away * away).exp() } else { 0.0 });
-        (honest + liars, Toll { liars: liars / (honest + liars), shift, variance })
+        (honest + liars, FilterEffect { liars: liars / (honest + liars), shift, variance })
     };
     let (mut low, mut high) = (0.0, 1e3);
     for _ in 0..60 {
@@ -132,13 +164,13 @@ fn toll(a: f64, units: f64, d: f64, cloud: &Cloud) -> Toll {
     after(low).1
 }
 
-/// How far from honest units liars of a share a go unseen, all at one point: the variance along that direction is 1 − a + a(1 − a)t².
-fn unseen(a: f64, d: f64, weight: f64) -> f64 {
+/// Distance t up to which a share a of corrupted units at one point goes undetected: 1 − a + a(1 − a)t² = `limit`.
+fn detection_distance(a: f64, d: f64, weight: f64) -> f64 {
     ((limit(d, weight) - (1.0 - a)) / (a * (1.0 - a))).sqrt()
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "the noise of a test")]
+#[expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "test data need no cryptographic generator")]
 mod tests {
     use super::super::filter::Residuals;
     use super::*;
@@ -146,27 +178,28 @@ mod tests {
     use rand_pcg::Pcg64;
     use rand_pcg::rand_core::SeedableRng;
 
-    /// What the filter did to honest units, against what is computed of it, with liars a little farther away than goes unseen.
+    /// Corrupted units stand slightly beyond the detection distance.
     #[test]
-    fn tolls() {
+    fn filter_effect_bounds_simulated_filter() {
         let (units, d) = (2000_usize, 8_usize);
         for (a, farther) in [(0.1, 1.1), (0.3, 1.05), (0.3, 1.2), (0.4, 1.1), (0.45, 1.05), (0.45, 1.1)] {
             let mut all = Residuals::new();
             let mut rng = Pcg64::seed_from_u64(7);
             all.residuals = (0..units * d).map(|_| StandardNormal.sample(&mut rng)).collect();
             let liars = (a * units as f64) as usize;
-            let t = farther * unseen(a, d as f64, units as f64);
+            let t = farther * detection_distance(a, d as f64, units as f64);
             let point: Vec<f64> = (0..d).map(|i| if i == 0 { t } else { 0.0 }).collect();
             all.residuals.chunks_exact_mut(d).take(liars).for_each(|row| row.copy_from_slice(&point));
             let cloud = all.filtered(d, a, 1.0).unwrap();
-            let toll = toll(a, units as f64, d as f64, &cloud);
+            let computed = filter_effect(a, units as f64, d as f64, &cloud);
             let [lies, honest] =
                 [&all.weights[..liars], &all.weights[liars..]].map(|weights| weights.iter().sum::<f64>());
             let along = all.residuals.chunks_exact(d).map(|row| row[0]).zip(&all.weights).skip(liars);
             let shift = along.map(|(x, weight)| x * weight).sum::<f64>() / honest;
-            // Never less than it was, and not much more.
-            for (was, computed) in [(lies / (lies + honest), toll.liars), (shift, toll.shift)] {
-                assert!((was..was + 0.06).contains(&computed), "{a}, {farther}: {computed} for {was}");
+            // At least the true value, and at most 0.06 more.
+            for (actual, bound) in [(lies / (lies + honest), computed.liars), (shift, computed.shift)] {
+                let range = actual..actual + 0.06;
+                assert!(range.contains(&bound), "a = {a}, distance × {farther}: {bound} outside {range:?}");
             }
         }
     }

@@ -95,7 +95,10 @@ mod tests {
             SimulationConfig { environment, run, ..SimulationConfig::default() }.resolve()
         };
         let said = |sigma: f64| config(Environment::Ball, Some(sigma));
-        assert_eq!(config(Environment::Ball, None).controller_config(), said(1.0).controller_config());
+        assert_eq!(
+            config(Environment::Ball, None).controller_config(),
+            said(std::f64::consts::SQRT_2).controller_config()
+        );
         assert_eq!(config(Environment::Shared, None).controller_config(), said(0.0).controller_config());
         assert_eq!(config(Environment::FixedArms, Some(1.0)).controller_config(), said(1.0).controller_config());
         assert_ne!(said(0.0).controller_config(), said(1.0).controller_config());

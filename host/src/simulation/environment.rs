@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fedbandit_core::Action;
-use nalgebra::{DMatrix, DVector, SymmetricEigen};
+use nalgebra::{DMatrix, DVector};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use rand_pcg::Pcg64;
 
@@ -14,6 +14,7 @@ use super::config::SimulationConfig;
 use super::replay::{Log, Logs};
 use crate::config::{ConfigError, RewardKind};
 use crate::math::rng::{Use, below, generator, uniform};
+use crate::math::symmetric;
 use crate::names::{UnknownName, serde_as_text};
 
 /// How decision sets are drawn.
@@ -223,9 +224,11 @@ fn least_squares(log: &Log) -> DVector<f64> {
     }
     // Rounding may leave eigenvalues of 0 on either side of it.
     let least = 1e-9 * (1.0 + gram.trace());
-    let SymmetricEigen { eigenvectors, eigenvalues } = gram.symmetric_eigen();
-    let along = eigenvectors.tr_mul(&sum).zip_map(&eigenvalues, |along, value| along / value.max(least));
-    eigenvectors * along
+    let mut theta = DVector::zeros(log.dimension());
+    for (value, vector) in symmetric::eigenpairs(&gram) {
+        theta.axpy(vector.dot(&sum) / value.max(least), &vector, 1.0);
+    }
+    theta
 }
 
 #[cfg(test)]

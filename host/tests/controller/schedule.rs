@@ -8,7 +8,7 @@ use fedbandit::algorithm::{
     beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
 use fedbandit::math::symmetric;
-use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound};
+use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, paper_bound};
 use nalgebra::{DMatrix, DVector};
 
 /// N, T, d, α, σ, R, δ; L, k; B·L·√d, B·L, ε; then ι, C_α, λ and β of the three theorems and their two L, from a separate
@@ -94,6 +94,43 @@ fn theorems_by_hand() {
             assert_eq!(schedule.beta(&evidence, &solution), betas[i]);
         }
     }
+}
+
+/// Theorems 2 and 3 with the paper's B, against numbers that were computed independently of this code, from the paper.
+#[test]
+fn private_theorems_match_independent_numbers() {
+    let problem =
+        Problem { agents: 100, horizon: 4096, dimension: 4, corruption: 0.1, sigma: 1.0, noise: 1.0, delta: 0.1 };
+    let (length, k) = (8, 512);
+    let b = paper_bound(Budget::new(1.0, 1e-6).unwrap(), 100, 4096.0, 4, 0.1);
+    near(b, 323443.22, 0.005);
+    let scale = b * f64::from(length);
+    let inexact = Inexact { gram_noise: scale * 4.0_f64.sqrt(), feature_noise: scale, epsilon: 1e-3 };
+    let lambda = lambda_theorem_2(&problem, length, k, &inexact);
+    near(lambda, 23293073.95, 0.005);
+    near(beta_theorem_2(&problem, length, k, lambda, &inexact), 30167.97, 0.005);
+    let lambda = lambda_theorem_3(&problem, length, k, &inexact);
+    near(lambda, 41412340.25, 0.005);
+    near(beta_theorem_3(&problem, length, k, lambda, &inexact), 40225.21, 0.005);
+}
+
+/// λ and β of the last episode by Theorem 1 with its own L, against numbers that were computed independently of this code.
+#[test]
+fn theorem_1_matches_independent_numbers() {
+    for (horizon, lambda, beta) in [(1_000, 2266.15, 489.00), (10_000, 7237.3, 893.46), (100_000, 23733.4, 1629.78)] {
+        let problem =
+            Problem { agents: 20, horizon, dimension: 8, corruption: 0.0, sigma: 1.0, noise: 0.5, delta: 0.1 };
+        let length = problem.episode_len();
+        let k = horizon.div_ceil(length);
+        let actual = lambda_theorem_1(&problem, length, k);
+        near(actual, lambda, 0.05);
+        near(beta_theorem_1(&problem, length, k, actual), beta, 0.005);
+    }
+}
+
+/// Within the last digit that an expected number has.
+fn near(actual: f64, expected: f64, half_digit: f64) {
+    assert!((actual - expected).abs() <= half_digit, "{actual} is not {expected}");
 }
 
 /// Streams of five units in two dimensions with odd numbers in them.

@@ -13,7 +13,7 @@ use fedbandit::simulation::{
 use fedbandit_core::wire::{Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
 
-fn simulate(config: &SimulationConfig, seed: u64) -> Outcome {
+fn simulate_seed(config: &SimulationConfig, seed: u64) -> Outcome {
     simulate(config, &Logs::new(), seed, &|_| {}).unwrap()
 }
 
@@ -59,7 +59,7 @@ fn random_choices_have_the_regret_of_the_ball() {
     for d in [2, 4, 8, 16] {
         let run = RunConfig { dim: d, agents: 20, steps: 3072, ..RunConfig::default() };
         let config = SimulationConfig { corrupt: 0.0, attack: Attack::None, ..of(run) };
-        let outcome = simulate(&config, 31);
+        let outcome = simulate_seed(&config, 31);
         let expected = random_regret_in_the_ball(d, 10);
         let measured = outcome.regret_random / (20.0 * 3072.0);
         assert!((measured - expected).abs() < 0.006, "d = {d}: {measured} is not {expected}");
@@ -79,7 +79,7 @@ fn a_rule_of_ones_own() {
     for attack in [Attack::Collude, Attack::Adaptive] {
         let by = |aggregator| SimulationConfig { attack, ..of(RunConfig { aggregator, ..few() }) };
         let mean = by(AggregatorName::Mean);
-        let named = Outcome { agent_steps_per_cpu_second: 0.0, ..simulate(&mean, 3) };
+        let named = Outcome { agent_steps_per_cpu_second: 0.0, ..simulate_seed(&mean, 3) };
         assert_eq!(own(&mean), named);
         assert_eq!(own(&by(AggregatorName::GeometricMedian)), named);
     }
@@ -131,7 +131,7 @@ fn a_log_of_categories() {
 fn the_largest_rewards_are_simulated() {
     let run = RunConfig { rewards: RewardKind::Gaussian(1e15), theta_norm: 1e15, ..few() };
     for schedule in [ScheduleName::Calibrated, ScheduleName::Theorem] {
-        let outcome = simulate(&of(RunConfig { schedule, ..run }), 1);
+        let outcome = simulate_seed(&of(RunConfig { schedule, ..run }), 1);
         assert!(outcome.regret.is_finite() && outcome.regret_random > 1e15);
     }
 }
@@ -194,14 +194,14 @@ fn attacked_steps_do_not_count() {
     assert_eq!(almost_half(8).corrupted(), 3);
     let config = almost_half(9);
     assert_eq!(config.corrupted(), 4);
-    let faked = simulate(&SimulationConfig { attack: Attack::FakeParameter, ..config.clone() }, 3);
+    let faked = simulate_seed(&SimulationConfig { attack: Attack::FakeParameter, ..config.clone() }, 3);
     let random_per_step = random_regret_in_the_ball(4, 10);
     let counted = faked.attacked_regret / faked.attacked_total.unwrap() / random_per_step;
     assert!((counted / (4.0 * 4096.0) - 0.5).abs() < 0.04, "{counted}");
     // All steps of a colluder are attacked, none of an agent that behaves.
-    let colluding = simulate(&SimulationConfig { attack: Attack::Collude, ..config.clone() }, 3);
+    let colluding = simulate_seed(&SimulationConfig { attack: Attack::Collude, ..config.clone() }, 3);
     assert_eq!((colluding.attacked_regret, colluding.attacked_total), (0.0, None));
-    let honest = simulate(&SimulationConfig { attack: Attack::None, ..config }, 3);
+    let honest = simulate_seed(&SimulationConfig { attack: Attack::None, ..config }, 3);
     let counted = honest.attacked_regret / honest.attacked_total.unwrap() / random_per_step;
     assert!((counted / (4.0 * 4096.0) - 1.0).abs() < 0.04, "{counted}");
 }
@@ -210,7 +210,7 @@ fn attacked_steps_do_not_count() {
 #[test]
 fn bytes_are_frames() {
     let config = SimulationConfig { attack: Attack::Silent, ..of(RunConfig { dim: 8, ..few() }) };
-    let outcome = simulate(&config, 2);
+    let outcome = simulate_seed(&config, 2);
     let identity = Identity { run: 1, agent: 1, dimension: 8, key: [0; 32] };
     let mut frame = [0; 1024];
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
@@ -243,14 +243,14 @@ fn rejected_messages_have_their_reason() {
         (Attack::Replay, small(), "duplicate", 42),
     ];
     for (attack, config, reason, count) in reasons {
-        let outcome = simulate(&SimulationConfig { attack, ..config }, 4);
+        let outcome = simulate_seed(&SimulationConfig { attack, ..config }, 4);
         let rejected: Vec<_> = outcome.rejected.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
         assert_eq!(rejected, [(reason, count)], "{attack}");
     }
     // All others know what passes.
     for attack in Attack::ALL.iter().copied().filter(|attack| reasons_without(*attack)) {
         for config in [small(), bounded.clone()] {
-            let outcome = simulate(&SimulationConfig { attack, ..config }, 4);
+            let outcome = simulate_seed(&SimulationConfig { attack, ..config }, 4);
             assert!(outcome.rejected.is_empty(), "{attack}: {:?}", outcome.rejected);
         }
     }
@@ -268,7 +268,7 @@ fn reasons_without(attack: Attack) -> bool {
 fn whitened_rules_drop_unless_told_otherwise() {
     let rejected = |aggregator, admission| {
         let config = SimulationConfig { attack: Attack::NonFinite, ..of(RunConfig { aggregator, admission, ..few() }) };
-        simulate(&config, 4).rejected.into_iter().collect::<Vec<_>>()
+        simulate_seed(&config, 4).rejected.into_iter().collect::<Vec<_>>()
     };
     let zeroed = [("non-finite".to_owned(), 6 * 14)];
     let dropped = [("dropped".to_owned(), 6 * 13), ("non-finite".to_owned(), 6)];
@@ -281,7 +281,7 @@ fn whitened_rules_drop_unless_told_otherwise() {
     let (rewards, privacy) = (RewardKind::Bounded, Some("4,1e-6".parse().unwrap()));
     let private = of(RunConfig { aggregator: filter, rewards, privacy, ..few() });
     let private = SimulationConfig { attack: Attack::NonFinite, ..private };
-    assert!(simulate(&private, 4).rejected.keys().eq(["non-finite"]));
+    assert!(simulate_seed(&private, 4).rejected.keys().eq(["non-finite"]));
 }
 
 /// Every attack against every aggregator, every environment and every dimension: finite numbers, at least as much
@@ -330,8 +330,10 @@ mod limits {
 
     #[test]
     fn without_attack() {
-        let outcome =
-            simulate(&SimulationConfig { attack: Attack::None, corrupt: 0.0, ..SimulationConfig::default() }, 2001);
+        let outcome = simulate_seed(
+            &SimulationConfig { attack: Attack::None, corrupt: 0.0, ..SimulationConfig::default() },
+            2001,
+        );
         assert!(outcome.total <= 0.03, "{}", outcome.total);
         assert!(outcome.width_ratio_max.unwrap() <= 1.0);
     }
@@ -355,7 +357,7 @@ mod limits {
         for attack in [Attack::Huge, Attack::Collude] {
             let run = RunConfig { aggregator: AggregatorName::Mean, ..RunConfig::default() };
             let config = SimulationConfig { attack, corrupt: 0.1, ..of(run) };
-            let total = simulate(&config, 2004).total;
+            let total = simulate_seed(&config, 2004).total;
             assert!(total >= 1.0, "{attack}: {total}");
         }
     }
@@ -366,7 +368,7 @@ mod limits {
             let (steps, episode_len) = (1 << power, Some(1 << (power / 2)));
             let run = RunConfig { agents: 20, steps, episode_len, aggregator, ..RunConfig::default() };
             let config = SimulationConfig { attack, ..of(run) };
-            simulate(&config, 2005).after_first_episode
+            simulate_seed(&config, 2005).after_first_episode
         };
         (regret(20) / regret(10)).log2() / 10.0
     }
@@ -387,7 +389,7 @@ mod limits {
     fn who_is_attacked_and_alone_does_not_learn() {
         let run = RunConfig { aggregator: AggregatorName::Solo, ..RunConfig::default() };
         let config = SimulationConfig { attack: Attack::FakeParameter, ..of(run) };
-        let total = simulate(&config, 2006).attacked_total.unwrap();
+        let total = simulate_seed(&config, 2006).attacked_total.unwrap();
         assert!(total >= 0.7, "{total}");
     }
 
@@ -401,7 +403,7 @@ mod limits {
             ..RunConfig::default()
         };
         let config = SimulationConfig { attack: Attack::None, corrupt: 0.0, ..of(run) };
-        let outcome = simulate(&config, 2007);
+        let outcome = simulate_seed(&config, 2007);
         assert_eq!(outcome.trace.last().unwrap().episode, 512);
         assert!(outcome.late <= 0.05, "{}", outcome.late);
     }

@@ -142,7 +142,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "theorem",
         title: "The theorems' constants hardly learn",
-        statement: "20 agents, no attack, σ = 1, δ = 0.1, L of Theorem 1. With the constants of Theorem 1 the widths are so large that \
+        statement: "20 agents, no attack, σ = √2, δ = 0.1, L of Theorem 1. With the constants of Theorem 1 the widths are so large that \
                     choices are almost random within any reasonable time; the calibrated schedule is a heuristic.",
         grid: include_str!("../../claims/theorem.toml"),
         checks: |_| Vec::new(),

@@ -7,7 +7,7 @@ use super::super::{distance, norm};
 use super::certificate::{Slope, gap};
 use super::memory::{Memory, dot};
 use super::pass::{Pass, Sums, View};
-use super::{Tolerance, few, middle};
+use super::{Tolerance, few, upper_median};
 
 /// Passes before giving up. What is certified until then is reported.
 const MOST_PASSES: u32 = 400;
@@ -260,5 +260,5 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 /// The median distance of those that are not 0.
 pub(super) fn typical(distances: impl Iterator<Item = f64>) -> f64 {
-    middle(distances.filter(|r| *r > 0.0).collect()).unwrap_or(0.0)
+    upper_median(distances.filter(|r| *r > 0.0).collect()).unwrap_or(0.0)
 }

@@ -15,7 +15,7 @@ use memory::Memory;
 use pass::{BLOCK, PARALLEL, Pass, View};
 use rayon::prelude::*;
 
-use super::{Aggregate, AggregateError, Aggregator, MAGNITUDE, Points, distance, objective};
+use super::{Aggregate, AggregateError, Aggregator, MAGNITUDE, Points, distance, lower_median, middle_pair, objective};
 
 /// How far above its minimum the mean distance may be. A tolerance that is not positive asks for the best that f64 can do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,9 +103,7 @@ fn answer(found: Place, passes: u32) -> Aggregate {
 
 /// In one dimension every value between the two middle ones is a minimum.
 fn on_a_line(points: &Points<'_>) -> Aggregate {
-    let mut values = points.values().to_vec();
-    let (_, median, _) = values.select_nth_unstable_by((points.len() - 1) / 2, f64::total_cmp);
-    let point = vec![*median];
+    let point = vec![lower_median(points.values().to_vec())];
     Aggregate { objective: objective(points, &point), point, certified_gap: 0.0, passes: 2 }
 }
 
@@ -160,7 +158,7 @@ const COLUMNS: usize = 32;
 /// The median of each coordinate over some rows.
 fn start<'a>(rows: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let rows: Vec<&[f64]> = rows.collect();
-    let column = |j| middle(rows.iter().map(|row| row[j]).collect());
+    let column = |j| upper_median(rows.iter().map(|row| row[j]).collect());
     let columns = (0..rows.first().map_or(0, |row| row.len())).into_par_iter();
     columns.with_min_len(COLUMNS).filter_map(column).collect()
 }
@@ -169,10 +167,9 @@ fn typical_distance(points: &Points<'_>, z: &[f64], rows: impl Iterator<Item = u
     typical(rows.map(|i| distance(points.row(i), z)))
 }
 
-/// The middle value, the upper one of two.
-fn middle(mut values: Vec<f64>) -> Option<f64> {
-    let middle = values.len() / 2;
-    (!values.is_empty()).then(|| *values.select_nth_unstable_by(middle, f64::total_cmp).1)
+/// Returns the (⌊n/2⌋ + 1)-th smallest of n numbers.
+fn upper_median(mut values: Vec<f64>) -> Option<f64> {
+    middle_pair(&mut values).map(|[_, upper]| upper)
 }
 
 // --- distances at the limits of f64 -------------------------------------------------------------------------------------
