@@ -1,10 +1,10 @@
 //! A transport of your own: devices on a Unix socket. `cargo run --release -p fedbandit --example transport`
 
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
+use fedbandit::service::MasterKey;
 use fedbandit::service::store::Memory;
-use fedbandit::service::transport::stream::converse;
+use fedbandit::service::transport::byte_stream::converse;
 use fedbandit::service::worker::{self, WorkerHandle};
+use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit::simulation::{Attack, Logs, SimulationConfig};
 use fedbandit::simulation::{VirtualDevice, edge};
 use fedbandit_core::wire::{cobs, max_frame_len};
@@ -38,11 +38,11 @@ async fn live(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> Result<
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let devices = vec![Enrolled { agent: 1, revoked: false, sealed: false, enrolled_at: None }];
+    let devices = vec![EnrolledDevice { agent: 1, revoked: false, sealed: false, enrolled_at: None }];
     let registry = Registry { run: 1, dimension: 4, devices };
     let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
-    let (master, mut store) = (Master::generate()?, Memory::default());
-    let timing = Timing { time_limit: 60_000, window: 0, unix_seconds: 0 };
+    let (master, mut store) = (MasterKey::generate()?, Memory::default());
+    let timing = StartOptions { time_limit: 60_000, window: 0, unix_seconds: 0 };
     let service = start(&mut store, &config.run, &registry, &master, timing, 0)?;
     let (handle, _) = worker::start(service, Box::new(store), |_| {});
     let socket = std::env::temp_dir().join(format!("fedbandit-{}.socket", std::process::id()));

@@ -19,3 +19,10 @@ pub mod robust;
 pub mod service;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it draws, and measures what that takes")]
 pub mod simulation;
+
+pub use aggregate::{Aggregate, Aggregator, GeometricMedian, Points, Tolerance};
+pub use algorithm::{AgentId, Controller, ControllerConfig, Episodes, Fault, Level, NoPrivacy, PaperRule, Rule};
+pub use config::{AggregatorName, ConfigError, RunConfig};
+#[doc(no_inline)]
+pub use fedbandit_core::Model;
+pub use simulation::{Attack, Environment, Outcome, SimulationConfig, simulate};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
+use fedbandit::service::MasterKey;
 use fedbandit::service::event::Event;
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, inspect, start};
 use fedbandit::service::store::{Memory, Store};
-use fedbandit::service::{Dropped, Link, Service};
+use fedbandit::service::{Dropped, Link, StateMachine};
+use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, inspect, start};
 use fedbandit_core::wire::{Channel, Identity, Message, NackReason, SummaryMessage};
 
 const AGENTS: u32 = 5;
@@ -18,13 +18,13 @@ fn registry() -> Registry {
         run: 7,
         dimension: 2,
         devices: (1..=AGENTS)
-            .map(|agent| Enrolled { agent, revoked: agent == 5, sealed: false, enrolled_at: None })
+            .map(|agent| EnrolledDevice { agent, revoked: agent == 5, sealed: false, enrolled_at: None })
             .collect(),
     }
 }
 
-fn master() -> Master {
-    Master::from_bytes(&[3; 32]).unwrap()
+fn master() -> MasterKey {
+    MasterKey::from_bytes(&[3; 32]).unwrap()
 }
 
 fn identity(agent: u32) -> Identity {
@@ -39,12 +39,12 @@ fn private() -> RunConfig {
     RunConfig { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
 }
 
-const TIMING: Timing = Timing { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
+const TIMING: StartOptions = StartOptions { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
 
 /// A service with its store, and what it sent.
 struct Run {
     store: Memory,
-    service: Service,
+    service: StateMachine,
     config: RunConfig,
 }
 
@@ -188,7 +188,7 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
     all.service = {
         let registry = Registry {
             devices: (1..=3)
-                .map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None })
+                .map(|agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None })
                 .collect(),
             ..registry()
         };
@@ -204,7 +204,9 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
 #[test]
 fn with_privacy_the_clock_alone_ends_an_episode() {
     let registry = Registry {
-        devices: (1..=3).map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None }).collect(),
+        devices: (1..=3)
+            .map(|agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None })
+            .collect(),
         ..registry()
     };
     let mut run = Run::new(config());
@@ -382,7 +384,7 @@ fn mean_rewards_are_a_median_that_liars_do_not_move() {
     silent.tick(0);
     says(&mut silent, 1, [0.0; 4]);
     let models = |run: &Run| -> Vec<Event> {
-        run.events().into_iter().filter(|event| matches!(event, Event::Release(_))).take(2).collect()
+        run.events().into_iter().filter(|event| matches!(event, Event::Model(_))).take(2).collect()
     };
     assert_eq!(models(&run), models(&silent));
     // A restart remembers.
@@ -457,7 +459,7 @@ fn a_restart_at_any_time_changes_nothing() {
         let answers = vec![(1, "ack 8".into()), (4, "nack 9 WrongEpisode".into())];
         assert_eq!((over.sent(), over.events()), (answers, straight.events()));
         let broken = over;
-        let releases = straight.events().into_iter().filter(|event| matches!(event, Event::Release(_))).count();
+        let releases = straight.events().into_iter().filter(|event| matches!(event, Event::Model(_))).count();
         assert_eq!(releases, 8);
         assert_eq!(straight.service.learner().counts().faults, broken.service.learner().counts().faults);
     }
@@ -467,7 +469,7 @@ fn a_restart_at_any_time_changes_nothing() {
 fn a_store_of_another_run_is_refused() {
     let mut store = Memory::default();
     start(&mut store, &config(), &registry(), &master(), TIMING, 0).unwrap();
-    let mut refuses = |config: RunConfig, registry: Registry, timing: Timing, sentence: &str| {
+    let mut refuses = |config: RunConfig, registry: Registry, timing: StartOptions, sentence: &str| {
         let error = start(&mut store, &config, &registry, &master(), timing, 0).err().unwrap();
         assert!(matches!(error, StartError::Other(_)), "{error}");
         assert!(error.to_string().contains(sentence), "{error} lacks {sentence}");
@@ -477,7 +479,7 @@ fn a_store_of_another_run_is_refused() {
     refuses(private(), registry(), TIMING, "privacy is null there, not \"8,0.000001\"");
     refuses(config(), Registry { dimension: 3, ..registry() }, TIMING, "dim is 2 there, not 3");
     refuses(config(), Registry { run: 8, ..registry() }, TIMING, "run is 7 there, not 8");
-    refuses(config(), registry(), Timing { window: 2, ..TIMING }, "window is 1 there, not 2");
+    refuses(config(), registry(), StartOptions { window: 2, ..TIMING }, "window is 1 there, not 2");
     let mut others = registry();
     others.devices[0].agent = 77;
     refuses(config(), others, TIMING, "other devices are enrolled");
@@ -516,7 +518,7 @@ fn a_start_that_failed_can_be_corrected() {
         (RunConfig { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
     ] {
         let mut store = Memory::default();
-        let timing = Timing { window, ..TIMING };
+        let timing = StartOptions { window, ..TIMING };
         let error = start(&mut store, &config, &registry(), &master(), timing, 0).err().unwrap();
         assert!(error.to_string().starts_with(sentence), "{error}");
         start(&mut store, &self::config(), &registry(), &master(), TIMING, 0).unwrap();
@@ -603,7 +605,7 @@ fn starts_without_a_number_of_their_own_are_refused() {
 #[test]
 fn sealed_devices_hear_and_speak_sealed_frames() {
     let registry = Registry {
-        devices: vec![Enrolled { agent: 1, revoked: false, sealed: true, enrolled_at: None }],
+        devices: vec![EnrolledDevice { agent: 1, revoked: false, sealed: true, enrolled_at: None }],
         ..registry()
     };
     let mut device = Channel::sealed_device(identity(1), 1);

@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fedbandit::config::RunConfig;
 use fedbandit::service::Link;
+use fedbandit::service::MasterKey;
 use fedbandit::service::event::Event;
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit::service::worker::commit_and_tick;
+use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit_core::wire::{Message, SummaryMessage, max_frame_len};
 
 use crate::chance::Chance;
@@ -273,12 +273,12 @@ const EPISODES: u32 = 6;
 
 /// A service that lives through all its episodes, or until its store fails. What it acknowledged is told.
 fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> {
-    let master = Master::from_bytes(&[5; 32]).ok_or("no master")?;
-    let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    let master = MasterKey::from_bytes(&[5; 32]).ok_or("no master")?;
+    let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: 2, devices: (1..=AGENTS).map(enrolled).collect() };
     let config =
         RunConfig { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..RunConfig::default() };
-    let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
+    let timing = StartOptions { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
     for (episode, agent) in (1..=EPISODES).flat_map(|episode| (1..=AGENTS).map(move |agent| (episode, agent))) {

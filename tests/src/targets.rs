@@ -13,15 +13,15 @@ use fedbandit::aggregate::table;
 use fedbandit::algorithm::AgentId;
 use fedbandit::config::Configure;
 use fedbandit::config::RunConfig;
+use fedbandit::service::MasterKey;
 use fedbandit::service::config::ServiceConfig;
 use fedbandit::service::event::{self, Event};
 use fedbandit::service::http;
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::Memory;
 use fedbandit::service::store::metered::Commits;
 use fedbandit::service::transport::mqtt::{Broker, Topics};
-use fedbandit::service::{Link, Service};
+use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
+use fedbandit::service::{Link, StateMachine};
 use fedbandit::simulation::{Experiment, Log, SimulationConfig};
 use fedbandit_core::wire::{Channel, Identity, Message, claimed_address, cobs, max_sealed_frame_len};
 use hmac::{Hmac, KeyInit, Mac};
@@ -204,16 +204,16 @@ fn store_row(data: &[u8]) {
     }
 }
 
-fn service() -> Service {
-    let device = |agent| Enrolled { agent, revoked: agent == 4, sealed: agent == 3, enrolled_at: None };
+fn service() -> StateMachine {
+    let device = |agent| EnrolledDevice { agent, revoked: agent == 4, sealed: agent == 3, enrolled_at: None };
     let registry = Registry { run: RUN, dimension: 2, devices: (1..=4).map(device).collect() };
     let run = RunConfig { steps: 256, episode_len: Some(4), ..RunConfig::default() };
-    let timing = Timing { time_limit: 1_000, window: 2, unix_seconds: 1 };
+    let timing = StartOptions { time_limit: 1_000, window: 2, unix_seconds: 1 };
     start(&mut Memory::default(), &run, &registry, &master(), timing, 0).expect("a service")
 }
 
-fn master() -> Master {
-    Master::from_bytes(&[7; 32]).expect("32 bytes")
+fn master() -> MasterKey {
+    MasterKey::from_bytes(&[7; 32]).expect("32 bytes")
 }
 
 /// Topics and payloads of a broker: the first line is a topic, the rest is a message, as it is and with a right tag. A topic that is read is
@@ -334,7 +334,7 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         }
         "store_row" => {
             let (agent, gram, feature_sum) = (AgentId(1), vec![0.5; 3], vec![0.5; 2]);
-            let summary = event::Summary { agent, episode: 2, steps: 3, reward_sum: 0.5, gram, feature_sum };
+            let summary = event::SummaryEvent { agent, episode: 2, steps: 3, reward_sum: 0.5, gram, feature_sum };
             vec![Event::Summary(summary).to_bytes(), [&[2; 13][..], &[0; 20]].concat(), Event::End.to_bytes()]
         }
         "mqtt" => {

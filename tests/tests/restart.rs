@@ -2,10 +2,10 @@
 
 use fedbandit::algorithm::AgentId;
 use fedbandit::config::{AggregatorName, RunConfig};
-use fedbandit::service::event::{Event, Release, Summary};
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, Timing, inspect, start};
+use fedbandit::service::MasterKey;
+use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::{Memory, Store, StoreError};
+use fedbandit::service::{EnrolledDevice, Registry, StartOptions, inspect, start};
 use fedbandit_core::{Rewards, packed_len};
 use peak_alloc::PeakAlloc;
 
@@ -27,12 +27,12 @@ impl Store for Generated {
     fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
         for episode in 1..=EPISODES {
             let (theta, design) = (vec![0.0; D], vec![0.0; packed_len(D)]);
-            let release = Release { episode, episode_len: 8, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
-            each(&Event::Release(release).to_bytes());
+            let release = ModelEvent { episode, episode_len: 8, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
+            each(&Event::Model(release).to_bytes());
             for agent in 1..=AGENTS {
                 let (gram, feature_sum) = (vec![0.0; packed_len(D)], vec![0.0; D]);
                 let agent = AgentId(agent);
-                let summary = Summary { agent, episode, steps: 8, reward_sum: 0.0, gram, feature_sum };
+                let summary = SummaryEvent { agent, episode, steps: 8, reward_sum: 0.0, gram, feature_sum };
                 each(&Event::Summary(summary).to_bytes());
             }
         }
@@ -50,7 +50,7 @@ impl Store for Generated {
 
 #[test]
 fn a_long_log_takes_no_memory() {
-    let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    let device = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: D as u8, devices: (1..=AGENTS).map(device).collect() };
     let config = RunConfig {
         steps: 8 * EPISODES,
@@ -59,8 +59,8 @@ fn a_long_log_takes_no_memory() {
         aggregator: AggregatorName::Mean,
         ..RunConfig::default()
     };
-    let timing = Timing { time_limit: 1_000, window: 1, unix_seconds: 0 };
-    let master = Master::from_bytes(&[1; 32]).unwrap();
+    let timing = StartOptions { time_limit: 1_000, window: 1, unix_seconds: 0 };
+    let master = MasterKey::from_bytes(&[1; 32]).unwrap();
     let mut store = Memory::default();
     start(&mut store, &config, &registry, &master, timing, 0).unwrap();
     let mut store = Generated(store);

@@ -1,6 +1,6 @@
 //! What the benchmarks share: clocks, tables, and docs/benchmarks.md, where each benchmark has a section between marks.
 
-mod page;
+mod markdown;
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -25,8 +25,8 @@ pub(crate) fn wanted() -> bool {
 pub(crate) fn write(name: &str, peers: &[String], text: &str) {
     let path = page_file();
     let file = std::fs::read_to_string(&path).expect("docs/benchmarks.md can be read");
-    let file = page::with(&file, name, &format!("{}\n\n{text}", measured_with(peers)));
-    let file = page::with(&file, page::LOSSES, &page::losses(&file));
+    let file = markdown::with(&file, name, &format!("{}\n\n{text}", measured_with(peers)));
+    let file = markdown::with(&file, markdown::LOSSES, &markdown::losses(&file));
     std::fs::write(path, file).expect("docs/benchmarks.md can be written");
 }
 

@@ -44,13 +44,13 @@ fn main() -> Outcome<()> {
 }
 
 /// A running service, which goes with the value.
-struct Service {
+struct StateMachine {
     child: Child,
     address: String,
     directory: PathBuf,
 }
 
-impl Service {
+impl StateMachine {
     fn start(directory: &Path, devices: u32) -> Outcome<Self> {
         fs::create_dir_all(directory)?;
         let command = || {
@@ -90,7 +90,7 @@ impl Service {
     }
 }
 
-impl Drop for Service {
+impl Drop for StateMachine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -177,10 +177,11 @@ impl Device {
 }
 
 fn load(directory: &Path) -> Outcome<String> {
-    let title =
-        format!("Service: durable acknowledgements at d = {D} over {CONNECTIONS} connections (limit 10,000 a second)");
+    let title = format!(
+        "StateMachine: durable acknowledgements at d = {D} over {CONNECTIONS} connections (limit 10,000 a second)"
+    );
     let columns = "| summaries | seconds | per second | p50 ms | p99 ms | CPU µs each, service | CPU µs each, devices | disk alone, per second | ratio |";
-    let service = Service::start(directory, CONNECTIONS)?;
+    let service = StateMachine::start(directory, CONNECTIONS)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
     let (seconds, cpu, mut latencies) = runtime.block_on(async {
@@ -226,9 +227,9 @@ fn durable_write(directory: &Path) -> Outcome<f64> {
 }
 
 fn idle(directory: &Path) -> Outcome<String> {
-    let title = "Service: memory with idle connections (limit 1,074 MB at 10,000)";
+    let title = "StateMachine: memory with idle connections (limit 1,074 MB at 10,000)";
     let mut table = Table::new(title, "| devices enrolled | connected | MB | kB a connection |");
-    let service = Service::start(directory, IDLE)?;
+    let service = StateMachine::start(directory, IDLE)?;
     let empty = service.memory("VmRSS:")?;
     table.row(format!("| {IDLE} | 0 | {empty:.0} | |"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -5,12 +5,12 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use fedbandit::config::{RewardKind, RunConfig};
-use fedbandit::service::transport::stream::FRAME;
+use fedbandit::service::transport::byte_stream::FRAME;
 use fedbandit::simulation::{Attack, Environment, SimulationConfig};
 use fedbandit::simulation::{Life, VirtualDevice, edge};
 
-use super::fleet::read_blob;
-use super::line::{Line, Target};
+use super::link::{Line, Target};
+use super::run_directory::read_blob;
 use super::simulate::read_logs;
 use super::{EXIT_CODES, Failure, print};
 

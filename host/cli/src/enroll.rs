@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use fedbandit::service::setup::{Enrolled, Registry};
 use fedbandit::service::worker::MAX_DIMENSION;
+use fedbandit::service::{EnrolledDevice, Registry};
 
-use super::fleet::{Directory, write_secret};
+use super::run_directory::{Directory, write_secret};
 use super::{EXIT_CODES, Failure, unix_seconds, write};
 
 const HELP: &str = "\
@@ -56,7 +56,12 @@ impl EnrollArgs {
             let identity = master.identity(registry.run, agent, registry.dimension);
             let blob = if self.sealed { identity.to_sealed_blob() } else { identity.to_blob() };
             write_secret(&directory.blob(agent), &blob)?;
-            registry.devices.push(Enrolled { agent, revoked: false, sealed: self.sealed, enrolled_at: Some(now) });
+            registry.devices.push(EnrolledDevice {
+                agent,
+                revoked: false,
+                sealed: self.sealed,
+                enrolled_at: Some(now),
+            });
         }
         directory.write_registry(&registry)?;
         let (first, run) = (before + 1, registry.run);

@@ -5,14 +5,14 @@ use std::mem;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use fedbandit::service::event::{Event, Release, Summary};
-use fedbandit::service::setup::{Enrolled, Registry, StartError, Terms, for_each_event};
+use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
+use fedbandit::service::{EnrolledDevice, Registry, RunTerms, StartError, for_each_event};
 use fedbandit_core::Rewards;
 use serde_json::{Value, json};
 
-use super::fleet::Directory;
+use super::run_directory::Directory;
 use super::status::unreadable;
 use super::{EXIT_CODES, Failure, VERSION, replace_file};
 
@@ -120,7 +120,7 @@ impl Args {
 }
 
 fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
-    let row = |device: Enrolled| {
+    let row = |device: EnrolledDevice| {
         vec![
             ("agent", Cell::Whole(Some(device.agent.into()))),
             ("sealed", Cell::Flag(device.sealed)),
@@ -134,11 +134,11 @@ fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
 }
 
 /// A store that has events of this kind to give away; all of them can be read.
-fn stored(directory: &Directory, what: What, raw: bool) -> Result<(File, Terms), Failure> {
+fn stored(directory: &Directory, what: What, raw: bool) -> Result<(File, RunTerms), Failure> {
     let path = directory.store();
     let store = File::open_to_read(&path).map_err(|error| unreadable(&error).about(path.display()))?;
     let damaged = |error: StartError| Failure::data(error).about(path.display());
-    let terms = Terms::of(&store).map_err(damaged)?;
+    let terms = RunTerms::of(&store).map_err(damaged)?;
     if what == What::Messages && terms.config.privacy.is_some() && !raw {
         let reason = "the run is private, and its messages have no noise on them: who reads them has nothing of the run's \
                       promise. With --raw they are written all the same";
@@ -156,7 +156,9 @@ fn stored(directory: &Directory, what: What, raw: bool) -> Result<(File, Terms),
 fn row(event: Event, what: What) -> Option<Row> {
     let whole = |number: u32| Cell::Whole(Some(number.into()));
     match event {
-        Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) if what == What::Messages => {
+        Event::Summary(SummaryEvent { agent, episode, steps, reward_sum, gram, feature_sum })
+            if what == What::Messages =>
+        {
             Some(vec![
                 ("agent", whole(agent.0)),
                 ("episode", whole(episode)),
@@ -166,7 +168,7 @@ fn row(event: Event, what: What) -> Option<Row> {
                 ("feature_sum", Cell::Reals(feature_sum)),
             ])
         }
-        Event::Release(Release { episode, episode_len, beta, rewards, theta, design }) if what == What::Releases => {
+        Event::Model(ModelEvent { episode, episode_len, beta, rewards, theta, design }) if what == What::Releases => {
             Some(vec![
                 ("episode", whole(episode)),
                 ("episode_len", whole(episode_len)),

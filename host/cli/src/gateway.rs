@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fedbandit::service::transport::byte_stream::SILENCE;
 use fedbandit::service::transport::outage::Outage;
-use fedbandit::service::transport::stream::SILENCE;
 use fedbandit::service::transport::tcp;
 use fedbandit_core::wire::claimed_address;
 use tokio::time::timeout;
 
-use super::line::{Line, Target, without_password};
-use super::transport::bind;
+use super::link::{Line, Target, without_password};
+use super::listeners::bind;
 use super::{EXIT_CODES, Failure, log, write};
 
 const HELP: &str = "\

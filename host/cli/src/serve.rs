@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fedbandit::config::RunConfig;
+use fedbandit::service::MasterKey;
 use fedbandit::service::config::{Endpoints, ServiceConfig};
 use fedbandit::service::http;
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, StartError, Timing, check, start};
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::metered::MeteredStore;
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
-use fedbandit::service::{Service, Status};
+use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, check, start};
+use fedbandit::service::{StateMachine, Status};
 use fedbandit::simulation::edge;
 use fedbandit::simulation::{Attack, Logs, SimulationConfig};
 use tokio::net::TcpListener;
@@ -23,10 +23,10 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::flags::Flags;
-use super::fleet::Directory;
-use super::line::Target;
+use super::link::Target;
+use super::listeners::{self, Bound, Transports};
+use super::run_directory::Directory;
 use super::status::unreadable;
-use super::transport::{self, Bound, Transports};
 use super::{EXIT_CODES, Failure, log, unix_seconds, write};
 
 const HELP: &str = "\
@@ -128,8 +128,8 @@ fn require_sealed_frames(config: &ServiceConfig, registry: &Registry) -> Result<
     )))
 }
 
-fn timing(time_limit: u64, window: u32) -> Timing {
-    Timing { time_limit, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
+fn timing(time_limit: u64, window: u32) -> StartOptions {
+    StartOptions { time_limit, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
 }
 
 /// The demonstration's devices, and how many of them lie.
@@ -142,9 +142,9 @@ const PACE: Duration = Duration::from_millis(700);
 fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     let run = RunConfig { steps: 64 * 400, ..RunConfig::default() };
     let devices =
-        (1..=DEVICES).map(|agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
+        (1..=DEVICES).map(|agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
     let registry = Registry { run: 1, dimension: run.dim as u8, devices };
-    let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
+    let master = MasterKey::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();
     let service = start(&mut store, &run, &registry, &master, timing(10_000, 4), 0);
     let service = service.map_err(|error| Failure::Config(error.to_string()))?;
@@ -175,14 +175,14 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
 
 /// Where devices connect, and the page.
 async fn bind(transports: Transports, http: SocketAddr) -> Result<(Bound, TcpListener), Failure> {
-    Ok((transports.bind().await?, transport::bind(http).await?))
+    Ok((transports.bind().await?, listeners::bind(http).await?))
 }
 
 /// Says where it listens, and serves until the end; `started` gets the way to the service, where devices connect, and where
 /// the page is with the service's name.
 async fn listen(
     (transports, pages): (Bound, TcpListener),
-    service: Service,
+    service: StateMachine,
     store: Box<dyn Store + Send>,
     registry: &Registry,
     started: impl FnOnce(WorkerHandle, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,

@@ -6,12 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use fedbandit::service::http;
-use fedbandit::service::setup::{StartError, inspect};
 use fedbandit::service::store::StoreError;
 use fedbandit::service::store::file::File;
+use fedbandit::service::{StartError, inspect};
 use serde_json::{Value, json};
 
-use super::fleet::Directory;
+use super::run_directory::Directory;
 use super::{EXIT_CODES, Failure, print, write};
 
 const HELP: &str = "\

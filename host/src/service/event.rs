@@ -19,16 +19,16 @@ use crate::algorithm::AgentId;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A device's summary of an episode was taken. Whether it counts is decided by admission, the same way each time.
-    Summary(Summary),
+    Summary(SummaryEvent),
     /// An episode began, and this is its model.
-    Release(Release),
+    Model(ModelEvent),
     /// The last episode was closed, and the run is over.
     End,
 }
 
 /// A summary as it came.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Summary {
+pub struct SummaryEvent {
     /// Its sender.
     pub agent: AgentId,
     /// The episode that it is of.
@@ -45,7 +45,7 @@ pub struct Summary {
 
 /// A model that was, or is about to be, broadcast.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Release {
+pub struct ModelEvent {
     /// k.
     pub episode: u32,
     /// L_k.
@@ -60,7 +60,7 @@ pub struct Release {
     pub design: Vec<f32>,
 }
 
-impl Release {
+impl ModelEvent {
     /// A controller's model.
     pub fn of(model: &Model<'_>) -> Self {
         Self {
@@ -95,10 +95,10 @@ impl Event {
     /// The event's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, numbers, values) = match self {
-            Self::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) => {
+            Self::Summary(SummaryEvent { agent, episode, steps, reward_sum, gram, feature_sum }) => {
                 (SUMMARY, vec![agent.0, *episode, *steps, reward_sum.to_bits()], [gram, feature_sum])
             }
-            Self::Release(Release { episode, episode_len, beta, rewards, theta, design }) => {
+            Self::Model(ModelEvent { episode, episode_len, beta, rewards, theta, design }) => {
                 let kind = if *rewards == Rewards::Clipped { CLIPPED } else { RELEASE };
                 (kind, vec![*episode_len, *episode, beta.to_bits()], [theta, design])
             }
@@ -125,7 +125,7 @@ impl Event {
         match (*kind, numbers) {
             (SUMMARY, &[agent, episode, steps, reward_sum]) => {
                 let (gram, feature_sum) = split(packed_len(dimension))?;
-                Some(Self::Summary(Summary {
+                Some(Self::Summary(SummaryEvent {
                     agent: AgentId(whole(agent)),
                     episode: whole(episode),
                     steps: whole(steps),
@@ -136,7 +136,7 @@ impl Event {
             }
             (RELEASE | CLIPPED, &[episode_len, episode, beta]) => {
                 let (theta, design) = split(dimension)?;
-                Some(Self::Release(Release {
+                Some(Self::Model(ModelEvent {
                     episode: whole(episode),
                     episode_len: whole(episode_len),
                     beta: f32::from_le_bytes(beta),

@@ -6,9 +6,9 @@ use std::mem;
 use fedbandit_core::wire::{self, Channel, DecodeError, Message, NackReason, claimed_address, max_sealed_frame_len};
 use serde::Serialize;
 
-use super::event::{Event, Release, Summary};
-use super::learner::AnyController;
-use super::status::{Promise, Quality, Received, Status, Suspect};
+use super::any_controller::AnyController;
+use super::event::{Event, ModelEvent, SummaryEvent};
+use super::status::{Outlier, Promise, Quality, Received, Status};
 use crate::aggregate::{AggregateError, lower_median};
 use crate::algorithm::AgentId;
 use crate::algorithm::Closed;
@@ -71,13 +71,13 @@ struct Device {
 /// [`poll`](Self::poll) has. Nothing that depends on an event is sent before that event is stored: no acknowledgement
 /// before its summary, no model before its release. If storing fails, the caller stops; after a restart
 /// [`Restoring`] makes of the stored events what was there before.
-pub struct Service {
+pub struct StateMachine {
     run: u32,
     dimension: usize,
     learner: AnyController,
     devices: BTreeMap<AgentId, Device>,
     /// The running episode's model; none when the run is over.
-    release: Option<Release>,
+    release: Option<ModelEvent>,
     /// What happened since the last batch was taken.
     uncommitted: Vec<Event>,
     /// Whether that batch is still being stored.
@@ -100,8 +100,8 @@ pub struct Service {
     rejected_before: [u64; 2],
     history: VecDeque<Quality>,
     /// Who was farthest from the centre when the last episode closed.
-    suspicious: Vec<Suspect>,
-    about: About,
+    suspicious: Vec<Outlier>,
+    about: RunInfo,
 }
 
 /// Events to be stored together, and then to be handed back to the service that they are of.
@@ -123,7 +123,7 @@ impl Batch {
 
 /// What is known of a run before it begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct About {
+pub struct RunInfo {
     /// Of all that the store and the service must agree on.
     pub config_hash: u64,
     /// K.
@@ -134,7 +134,7 @@ pub struct About {
 
 /// How a service starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Start {
+pub struct StateMachineConfig {
     /// The run's number.
     pub run: u32,
     /// D.
@@ -144,7 +144,7 @@ pub struct Start {
     /// The time, in milliseconds.
     pub now: u64,
     /// What is to be said of the run.
-    pub about: About,
+    pub about: RunInfo,
 }
 
 /// A stored event that cannot have happened in this run.
@@ -154,7 +154,7 @@ pub struct RestoreError(u64);
 
 /// A service that is being told what was stored before it started, one event after the other.
 pub struct Restoring {
-    service: Service,
+    service: StateMachine,
     events: u64,
 }
 
@@ -170,7 +170,7 @@ impl Restoring {
     }
 
     /// There are no more: the run begins, or goes on.
-    pub fn finish(self) -> Service {
+    pub fn finish(self) -> StateMachine {
         let mut service = self.service;
         service.rejected_before[1] = service.learner.counts().faults.values().sum();
         if service.release.is_none() && service.learner.model().is_some() {
@@ -185,15 +185,15 @@ impl Restoring {
     }
 }
 
-impl Service {
+impl StateMachine {
     /// A run before any of its events. The devices, with whether they are revoked, are those that the learner was made for.
     pub fn restore(
-        start: Start,
+        start: StateMachineConfig,
         learner: AnyController,
         devices: impl IntoIterator<Item = (AgentId, Channel, bool)>,
     ) -> Restoring {
         let device = |(agent, channel, revoked)| (agent, Device { channel, revoked, seen: false, link: None });
-        let Start { run, dimension, time_limit, now, about } = start;
+        let StateMachineConfig { run, dimension, time_limit, now, about } = start;
         let mean_rewards = (!learner.is_private()).then(Vec::new);
         let suspicious = learner.suspicious(SUSPECTS);
         let service = Self {
@@ -226,7 +226,7 @@ impl Service {
                 self.learner.expects(summary.agent, summary.episode).map_err(drop)?;
                 self.receive(&summary);
             }
-            Event::Release(release) => {
+            Event::Model(release) => {
                 if self.release.is_some() {
                     self.close_episode().map_err(drop)?;
                 }
@@ -303,7 +303,14 @@ impl Service {
         match self.learner.expects(agent, episode) {
             Ok(()) if self.staged.insert((agent, episode)) => {
                 let (gram, feature_sum) = (gram.iter().collect(), feature_sum.iter().collect());
-                self.uncommitted.push(Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }));
+                self.uncommitted.push(Event::Summary(SummaryEvent {
+                    agent,
+                    episode,
+                    steps,
+                    reward_sum,
+                    gram,
+                    feature_sum,
+                }));
             }
             // It is about to be stored, and answered then.
             Ok(()) => {}
@@ -339,7 +346,7 @@ impl Service {
     }
 
     /// Lets a stored summary count.
-    fn receive(&mut self, summary: &Summary) {
+    fn receive(&mut self, summary: &SummaryEvent) {
         if !self.learner.receive(summary) {
             return;
         }
@@ -392,8 +399,8 @@ impl Service {
 
     /// The learner's model becomes the one to be stored and sent; after the last one it is stored that there is none.
     fn stage_release(&mut self) {
-        match self.learner.model().map(|model| Release::of(&model)) {
-            Some(release) => self.uncommitted.push(Event::Release(release)),
+        match self.learner.model().map(|model| ModelEvent::of(&model)) {
+            Some(release) => self.uncommitted.push(Event::Model(release)),
             None => self.uncommitted.push(Event::End),
         }
     }
@@ -414,19 +421,19 @@ impl Service {
         for event in batch.0 {
             match event {
                 Event::Summary(summary) => {
-                    let Summary { agent, episode, .. } = summary;
+                    let SummaryEvent { agent, episode, .. } = summary;
                     self.staged.remove(&(agent, episode));
                     self.receive(&summary);
                     self.send(agent, &Message::Ack { episode });
                 }
-                Event::Release(release) => self.broadcast(release),
+                Event::Model(release) => self.broadcast(release),
                 Event::End => self.release = None,
             }
         }
     }
 
     /// A release takes effect, and is sent to all.
-    fn broadcast(&mut self, release: Release) {
+    fn broadcast(&mut self, release: ModelEvent) {
         self.release = Some(release);
         let agents: Vec<AgentId> = self.devices.keys().copied().collect();
         agents.into_iter().for_each(|agent| self.send_model(agent));

@@ -73,7 +73,7 @@ pub struct Status {
     /// What a private run promises.
     pub privacy: Option<Promise>,
     /// The devices farthest from the centre; nobody where streams are private.
-    pub suspicious: Vec<Suspect>,
+    pub suspicious: Vec<Outlier>,
     /// The last episodes.
     pub history: Vec<Quality>,
 }
@@ -93,7 +93,7 @@ pub struct Received {
 
 /// A device and how far from the centre its sums are, in median radii.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Suspect {
+pub struct Outlier {
     /// Its number.
     pub agent: u32,
     /// The larger distance of its two sums.

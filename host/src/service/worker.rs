@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::state_machine::{Dropped, Link, Service};
+use super::state_machine::{Dropped, Link, StateMachine};
 use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
@@ -73,7 +73,7 @@ pub struct WorkerHandle {
 /// # Panics
 /// Outside of a tokio runtime.
 pub fn start(
-    service: Service,
+    service: StateMachine,
     store: Box<dyn Store + Send>,
     observe: impl FnMut(Status) + Send + 'static,
 ) -> (WorkerHandle, JoinHandle<Result<(), ServeError>>) {
@@ -136,7 +136,7 @@ struct Known {
 }
 
 fn work(
-    mut service: Service,
+    mut service: StateMachine,
     mut store: Box<dyn Store + Send>,
     mut receiver: mpsc::Receiver<Inbound>,
     mut observe: impl FnMut(Status),
@@ -191,14 +191,14 @@ fn work(
 ///
 /// # Errors
 /// The store's and the rule's.
-pub fn commit_and_tick(service: &mut Service, store: &mut dyn Store, now: u64) -> Result<(), ServeError> {
+pub fn commit_and_tick(service: &mut StateMachine, store: &mut dyn Store, now: u64) -> Result<(), ServeError> {
     commit(service, store)?;
     service.tick(now)?;
     Ok(commit(service, store)?)
 }
 
 /// Stores what is to be stored, and lets it count.
-fn commit(service: &mut Service, store: &mut dyn Store) -> Result<(), StoreError> {
+fn commit(service: &mut StateMachine, store: &mut dyn Store) -> Result<(), StoreError> {
     if let Some(batch) = service.take_batch() {
         store.append(&batch.to_bytes())?;
         service.committed(batch);
@@ -221,9 +221,9 @@ mod tests {
 
     use super::*;
     use crate::config::RunConfig;
-    use crate::service::identity::Master;
-    use crate::service::setup::{self, Enrolled, Registry, Timing};
+    use crate::service::MasterKey;
     use crate::service::store::Memory;
+    use crate::service::{self, EnrolledDevice, Registry, StartOptions};
 
     /// A store that takes no event before it is let go, and then none.
     struct Stuck {
@@ -251,12 +251,12 @@ mod tests {
         }
     }
 
-    fn service() -> Service {
-        let enrolled = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    fn service() -> StateMachine {
+        let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
         let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
-        let master = Master::from_bytes(&[1; 32]).unwrap();
-        let timing = Timing { time_limit: 1_000, window: 0, unix_seconds: 0 };
-        setup::start(&mut Memory::default(), &RunConfig::default(), &registry, &master, timing, 0).unwrap()
+        let master = MasterKey::from_bytes(&[1; 32]).unwrap();
+        let timing = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
+        service::start(&mut Memory::default(), &RunConfig::default(), &registry, &master, timing, 0).unwrap()
     }
 
     /// The worker ends with the last handle, however often it was told the time.

@@ -515,7 +515,7 @@ fn with_privacy_nobody_is_dropped() {
         privacy: Some("4,1e-6".parse().unwrap()),
         ..RunConfig::default()
     };
-    let check = |run| SimulationConfig { run, ..SimulationConfig::default() }.check();
+    let check = |run| SimulationConfig { run, ..SimulationConfig::default() }.validate();
     check(private).unwrap();
     let dropping = RunConfig { admission: Some(Level::Drop), ..private };
     assert_eq!(
@@ -527,7 +527,7 @@ fn with_privacy_nobody_is_dropped() {
 #[test]
 fn what_cannot_be_is_said() {
     let whitened = RunConfig { aggregator: AggregatorName::WhitenedFilter, ..RunConfig::default() };
-    let message = |run| SimulationConfig { run, ..SimulationConfig::default() }.check().unwrap_err().to_string();
+    let message = |run| SimulationConfig { run, ..SimulationConfig::default() }.validate().unwrap_err().to_string();
     let silent = RunConfig { rewards: RewardKind::Gaussian(0.0), ..whitened };
     assert_eq!(
         message(silent),

@@ -16,18 +16,18 @@ use fedbandit::algorithm::{ControllerConfig, Episodes};
 use fedbandit::config::{AggregatorName, Privacy, RewardKind, RunConfig};
 use fedbandit::privacy::Plan;
 use fedbandit::privacy::calibration::Mechanism;
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
+use fedbandit::service::MasterKey;
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit::service::worker::commit_and_tick;
-use fedbandit::service::{Link, Service};
+use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
+use fedbandit::service::{Link, StateMachine};
 use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 
 use crate::chance::Chance;
 use crate::disk::{Disk, Tail, Trouble};
 use fleet::{Device, Role};
-use oracle::{Oracle, Terms, Watched, Wrong};
+use oracle::{Oracle, RunTerms, Watched, Wrong};
 
 /// The dimension of all runs.
 pub const D: usize = 2;
@@ -149,8 +149,8 @@ struct World {
     quiet_from: u64,
     config: RunConfig,
     registry: Registry,
-    master: Master,
-    timing: Timing,
+    master: MasterKey,
+    timing: StartOptions,
     oracle: Oracle,
     disk: Disk,
     controller: Option<Controller>,
@@ -168,7 +168,7 @@ struct World {
 }
 
 struct Controller {
-    service: Service,
+    service: StateMachine,
     store: File,
     started: u64,
     /// How far its clock is ahead, in milliseconds.
@@ -208,7 +208,7 @@ impl World {
         let mut chance = Chance::new(seed, 0);
         let agents = chance.within(3, 9) as u32;
         let run = (seed & 0xffff_ffff) as u32;
-        let master = Master::from_bytes(&[7; 32]).ok_or("no master")?;
+        let master = MasterKey::from_bytes(&[7; 32]).ok_or("no master")?;
         let hostile = chance.below(u64::from(agents).div_ceil(2)) as u32;
         let devices: Vec<Device> = (1..=agents)
             .map(|agent| {
@@ -222,15 +222,18 @@ impl World {
                 Device::new(identity, chance.per_mille(400), role, Chance::new(seed, u64::from(agent)), 0)
             })
             .collect();
-        let enrolled = |device: &Device| Enrolled {
+        let enrolled = |device: &Device| EnrolledDevice {
             agent: device.identity.agent,
             revoked: device.role == Role::Revoked,
             sealed: device.sealed,
             enrolled_at: None,
         };
         let registry = Registry { run, dimension: D as u8, devices: devices.iter().map(enrolled).collect() };
-        let timing =
-            Timing { time_limit: chance.within(1, 8) * 1_000, window: chance.below(4) as u32, unix_seconds: 1_000_000 };
+        let timing = StartOptions {
+            time_limit: chance.within(1, 8) * 1_000,
+            window: chance.below(4) as u32,
+            unix_seconds: 1_000_000,
+        };
         let episodes = chance.within(3, 24) as u32;
         let config = config(&mut chance, episodes);
         let terms = terms(&config, &registry, timing)?;
@@ -319,7 +322,7 @@ impl World {
         if !again.is_over() {
             return Err("replayed, the list goes on".into());
         }
-        let bits = |service: &Service| -> Vec<u64> {
+        let bits = |service: &StateMachine| -> Vec<u64> {
             let streams = service.learner().streams();
             streams.gram.values().iter().chain(streams.feature_sum.values()).map(|x| x.to_bits()).collect()
         };
@@ -526,7 +529,7 @@ impl World {
     }
 
     /// Opens the store and makes a service of it. What cannot be because of trouble is an inner error.
-    fn open(&mut self) -> Result<Result<(Service, File), String>, Wrong> {
+    fn open(&mut self) -> Result<Result<(StateMachine, File), String>, Wrong> {
         let mut store = match File::on(self.disk.clone()) {
             Ok(store) => store,
             Err(error) => return Ok(Err(error.to_string())),
@@ -578,7 +581,7 @@ fn config(chance: &mut Chance, episodes: u32) -> RunConfig {
     }
 }
 
-fn terms(config: &RunConfig, registry: &Registry, timing: Timing) -> Result<Terms, Wrong> {
+fn terms(config: &RunConfig, registry: &Registry, timing: StartOptions) -> Result<RunTerms, Wrong> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let private = config.privacy.is_some();
     let admission = Admission::new(Level::Strict, D, EPISODE_LEN, Some(1.0), private).map_err(|error| text(&error))?;
@@ -591,7 +594,7 @@ fn terms(config: &RunConfig, registry: &Registry, timing: Timing) -> Result<Term
     };
     let plan = |privacy: Privacy| Plan::new(&setting, privacy.0, config.mechanism, registry.run.into());
     let plan = config.privacy.map(plan).transpose().map_err(|error| text(&error))?;
-    Ok(Terms {
+    Ok(RunTerms {
         agents: registry.devices.iter().map(|device| device.agent).collect(),
         window: timing.window,
         episodes: setting.episodes.count(),

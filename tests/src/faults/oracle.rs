@@ -5,10 +5,10 @@ use std::f64::consts::SQRT_2;
 
 use fedbandit::algorithm::Admission;
 use fedbandit::privacy::Plan;
-use fedbandit::service::event::{Event, Release, Summary};
+use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::{AnyController, Outgoing, Service};
+use fedbandit::service::{AnyController, Outgoing, StateMachine};
 use fedbandit_core::packed_len;
 use fedbandit_core::wire::{Channel, Identity, Message, claimed_address};
 
@@ -35,7 +35,7 @@ pub struct Oracle {
     value_in_flight: Option<(String, Vec<u8>)>,
     /// The same as events.
     summaries: BTreeSet<(u32, u32)>,
-    releases: Vec<Release>,
+    releases: Vec<ModelEvent>,
     /// Whether the end of the run is among them.
     is_over: bool,
     /// V_i and v_i, by row: sums over the list, in its order.
@@ -45,14 +45,14 @@ pub struct Oracle {
     /// V̂_i and v̂_i as bits, by the episode that they were released for.
     noisy: BTreeMap<u32, Vec<u64>>,
     nonces: BTreeSet<(u32, Vec<u8>)>,
-    terms: Terms,
+    terms: RunTerms,
     wrong: Option<Wrong>,
     /// Summaries and models that were checked.
     pub checked: u64,
 }
 
 /// What a run agrees on.
-pub struct Terms {
+pub struct RunTerms {
     /// The agents, by row.
     pub agents: Vec<u32>,
     /// W.
@@ -67,7 +67,7 @@ pub struct Terms {
 
 impl Oracle {
     /// A run with these devices, some of them sealed.
-    pub fn new(terms: Terms, devices: impl IntoIterator<Item = (Identity, bool)>) -> Self {
+    pub fn new(terms: RunTerms, devices: impl IntoIterator<Item = (Identity, bool)>) -> Self {
         let channel = |(identity, sealed): (Identity, bool)| {
             let agent = identity.agent;
             (agent, if sealed { Channel::sealed_device(identity, 0) } else { Channel::plain(identity) })
@@ -115,7 +115,7 @@ impl Oracle {
         }
         match event {
             Event::Summary(summary) => {
-                let Summary { episode, steps, reward_sum, ref gram, ref feature_sum, .. } = summary;
+                let SummaryEvent { episode, steps, reward_sum, ref gram, ref feature_sum, .. } = summary;
                 let agent = summary.agent.0;
                 let running = self.releases.len() as u32;
                 if !(running.saturating_sub(self.terms.window)..=running).contains(&episode) || episode == 0 {
@@ -131,7 +131,7 @@ impl Oracle {
                 }
                 self.add(agent, gram, feature_sum);
             }
-            Event::Release(release) => {
+            Event::Model(release) => {
                 if release.episode != self.releases.len() as u32 + 1 {
                     return Err(format!("release {} comes after {} others", release.episode, self.releases.len()));
                 }
@@ -189,7 +189,7 @@ impl Oracle {
                 let stored = self.releases.get((model.episode as usize).wrapping_sub(1));
                 match stored {
                     None => Err(format!("the model of episode {} is sent, and it is not stored", model.episode)),
-                    Some(stored) if !same(stored, &Release::of(&model)) => {
+                    Some(stored) if !same(stored, &ModelEvent::of(&model)) => {
                         Err(format!("the model of episode {} is sent with other bytes than stored", model.episode))
                     }
                     Some(_) => Ok(()),
@@ -228,7 +228,7 @@ impl Oracle {
     }
 
     /// The service has stored all that it had to.
-    pub fn settled(&mut self, service: &Service) -> Result<(), Wrong> {
+    pub fn settled(&mut self, service: &StateMachine) -> Result<(), Wrong> {
         self.verdict()?;
         if service.is_over() != self.is_over {
             return Err("the service and its store do not agree whether the run is over".into());
@@ -283,7 +283,7 @@ impl Oracle {
     }
 
     /// The model solves its equation: Λ = G + λI and Λθ = b, for what the rule says of G, λ and b.
-    fn check_model(&self, service: &Service) -> Result<(), Wrong> {
+    fn check_model(&self, service: &StateMachine) -> Result<(), Wrong> {
         let (estimate, Some(release)) = (service.learner().estimate(), self.releases.last()) else { return Ok(()) };
         if service.is_over() || estimate.parameters.is_none() || estimate.raised > 0 {
             return Ok(());
@@ -328,8 +328,8 @@ impl Oracle {
 }
 
 /// Whether two releases have the same bits.
-fn same(one: &Release, other: &Release) -> bool {
-    Event::Release(one.clone()).to_bytes() == Event::Release(other.clone()).to_bytes()
+fn same(one: &ModelEvent, other: &ModelEvent) -> bool {
+    Event::Model(one.clone()).to_bytes() == Event::Model(other.clone()).to_bytes()
 }
 
 /// A store that the oracle watches.

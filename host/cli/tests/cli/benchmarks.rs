@@ -1,6 +1,6 @@
 //! docs/benchmarks.md: what it says of itself follows from its tables.
 
-#[path = "../../../benches/record/page.rs"]
+#[path = "../../../benches/record/markdown.rs"]
 mod page;
 
 /// `./ci.sh bench --write` finds the losses; nobody else may.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use crate::fleet::{Fleet, INSTALLED, Process, free_port, wait_until};
+use crate::test_fleet::{Fleet, INSTALLED, Process, free_port, wait_until};
 
 /// A broker's setting: it lets everybody in.
 pub(crate) const ANYBODY: &str = "allow_anonymous true";

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::fleet::{Fleet, Service};
-use fedbandit::service::event::{Event, Release, Summary};
+use crate::test_fleet::{Fleet, StateMachine};
+use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit_core::wire::cobs;
@@ -162,7 +162,7 @@ fn logs_are_lines_of_json_and_no_storm() {
     let here = Fleet::new("logs", 3);
     here.configure("");
     let log = fs::File::create(here.path().join("log")).unwrap();
-    let service = Service::start(here.command("serve --config controller.toml --log-format json").stderr(log));
+    let service = StateMachine::start(here.command("serve --config controller.toml --log-format json").stderr(log));
     for _ in 0..40 {
         let mut hostile = TcpStream::connect(service.tcp()).unwrap();
         let garbage: Vec<u8> = (0..32_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
@@ -290,7 +290,7 @@ fn exports_are_what_the_store_has() {
     let expected: Vec<Vec<f32>> = stored
         .iter()
         .filter_map(|event| match event {
-            Event::Summary(Summary { agent, episode, steps, reward_sum, gram, feature_sum }) => {
+            Event::Summary(SummaryEvent { agent, episode, steps, reward_sum, gram, feature_sum }) => {
                 Some([&[agent.0 as f32, *episode as f32, *steps as f32, *reward_sum], &**gram, &**feature_sum].concat())
             }
             _ => None,
@@ -308,9 +308,9 @@ fn exports_are_what_the_store_has() {
     assert!(head["config"].get("attack").is_none(), "nothing of a simulated world: {head}");
     assert_eq!(head["run"], here.json("status --dir fleet --json")["run"]);
     assert_eq!(format!("fedbandit {}", head["version"].as_str().unwrap()), here.stdout("--version").trim());
-    let releases: Vec<&Release> = stored
+    let releases: Vec<&ModelEvent> = stored
         .iter()
-        .filter_map(|event| if let Event::Release(release) = event { Some(release) } else { None })
+        .filter_map(|event| if let Event::Model(release) = event { Some(release) } else { None })
         .collect();
     assert_eq!(models.len(), releases.len());
     for (model, release) in models.iter().zip(releases) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, free_port};
-use fedbandit::service::event::{Event, Release};
+use crate::test_fleet::{Fleet, free_port};
+use fedbandit::service::event::{Event, ModelEvent};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit_core::session::{self, Session};
@@ -132,11 +132,11 @@ fn a_killed_service_keeps_its_promises() {
     drop(service);
 
     let summaries = fleet.summaries();
-    let mut releases: Vec<Release> = Vec::new();
+    let mut releases: Vec<ModelEvent> = Vec::new();
     let store = File::open(&fleet.path().join("fleet/run.redb")).unwrap();
     store
         .replay(&mut |bytes| {
-            if let Some(Event::Release(release)) = Event::from_bytes(bytes, D) {
+            if let Some(Event::Model(release)) = Event::from_bytes(bytes, D) {
                 releases.push(release);
             }
         })
@@ -152,7 +152,7 @@ fn a_killed_service_keeps_its_promises() {
         for (episode, frame) in &memory.models {
             let identity = fleet.identity(agent);
             let Message::Model(model) = identity.decode(frame).unwrap() else { panic!() };
-            assert_eq!(Release::of(&model), releases[*episode as usize - 1]);
+            assert_eq!(ModelEvent::of(&model), releases[*episode as usize - 1]);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::broker::{ANYBODY, Broker};
-use crate::fleet::Fleet;
+use crate::test_fleet::Fleet;
 use fedbandit::config::RunConfig;
 use fedbandit::simulation::edge;
 use fedbandit::simulation::{Attack, Colluders, Logs, SimulationConfig};

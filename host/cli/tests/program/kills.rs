@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::broker::{ANYBODY, Broker};
-use crate::fleet::{Fleet, free_port};
 use crate::tap::Tap;
+use crate::test_fleet::{Fleet, free_port};
 use fedbandit::algorithm::AgentId;
-use fedbandit::service::event::{Event, Summary};
+use fedbandit::service::event::{Event, SummaryEvent};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use rand_pcg::Pcg64;
@@ -43,13 +43,13 @@ impl Known {
                 Some(before) => assert_eq!(before, bytes, "event {at} has changed"),
                 None => {
                     match Event::from_bytes(bytes, 4).expect("an event") {
-                        Event::Summary(Summary { agent: AgentId(agent), episode, gram, feature_sum, .. }) => {
+                        Event::Summary(SummaryEvent { agent: AgentId(agent), episode, gram, feature_sum, .. }) => {
                             let (key, values) = ((agent, episode), [gram, feature_sum].concat());
                             assert!(self.summaries.insert(key), "{agent} counts twice in {episode}");
                             let came = seen.summaries.get(&key).is_some_and(|came| came.contains(&values));
                             assert!(came || BY_TCP.contains(&agent), "{agent} never sent this for {episode}");
                         }
-                        Event::Release(release) => {
+                        Event::Model(release) => {
                             self.releases += 1;
                             assert_eq!(release.episode, self.releases, "one release per episode");
                         }

@@ -1,12 +1,10 @@
 //! The service, its devices and its brokers as processes of their own.
 
 mod broker;
-mod certificate;
 mod commands;
 mod crash;
 #[path = "../shared/directory.rs"]
 mod directory;
-mod fleet;
 mod hostile;
 mod kills;
 mod mqtt;
@@ -14,4 +12,6 @@ mod page;
 mod revocation;
 mod serial;
 mod tap;
+mod test_certificate;
+mod test_fleet;
 mod tls;

@@ -7,15 +7,15 @@ use std::sync::mpsc::channel;
 use std::{fs, thread};
 
 use crate::broker::{ANYBODY, Broker};
-use crate::certificate;
-use crate::fleet::{Fleet, INSTALLED, free_port, wait_until};
+use crate::test_certificate;
+use crate::test_fleet::{Fleet, INSTALLED, free_port, wait_until};
 use fedbandit::config::RunConfig;
+use fedbandit::service::MasterKey;
 use fedbandit::service::event::Event;
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::{Enrolled, Registry, Timing, start};
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::transport::mqtt;
 use fedbandit::service::{Dropped, worker};
+use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit_core::wire::{Message, SummaryMessage};
 use rumqttc::v5::{self, mqttbytes::v5::Packet};
 
@@ -168,8 +168,8 @@ fn strangers_on_the_topics_are_dropped() {
 #[test]
 fn brokers_with_tls() {
     let fleet = Fleet::new("mqtts", 2);
-    certificate::write(fleet.path(), "our");
-    certificate::write(fleet.path(), "other");
+    test_certificate::write(fleet.path(), "our");
+    test_certificate::write(fleet.path(), "other");
     // Where the computer has IPv6, the broker is there as well.
     let other = TcpListener::bind("[::1]:0").ok().map(|listener| listener.local_addr().unwrap().port());
     let certified = "certfile our-cert.pem\nkeyfile our-key.pem";
@@ -245,9 +245,9 @@ fn the_broker_hears_no_acknowledgement_before_the_commit() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let registry: Registry =
             serde_json::from_slice(&fs::read(fleet.path().join("fleet/registry.json")).unwrap()).unwrap();
-        let master = Master::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
+        let master = MasterKey::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
         let mut store = Failing(Memory::default(), fails);
-        let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
+        let timing = StartOptions { time_limit: 600_000, window: 4, unix_seconds: 0 };
         let service = start(&mut store, &RunConfig::default(), &registry, &master, timing, 0).unwrap();
         let worker = {
             let _inside = runtime.enter();
@@ -303,10 +303,10 @@ fn a_broker_that_keeps_no_limit_is_left() {
         thread::spawn(move || io::copy(&mut reader, &mut io::sink()));
         stream
     };
-    let device = |agent| Enrolled { agent, revoked: false, sealed: false, enrolled_at: None };
+    let device = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: 4, devices: (1..=AGENTS).map(device).collect() };
-    let timing = Timing { time_limit: 600_000, window: 4, unix_seconds: 0 };
-    let master = Master::from_bytes(&[1; 32]).unwrap();
+    let timing = StartOptions { time_limit: 600_000, window: 4, unix_seconds: 0 };
+    let master = MasterKey::from_bytes(&[1; 32]).unwrap();
     let mut store = Memory::default();
     let service = start(&mut store, &RunConfig::default(), &registry, &master, timing, 0).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::directory::Directory;
-use crate::fleet::{Fleet, Service};
+use crate::test_fleet::{Fleet, StateMachine};
 
 /// Goes into the page on its way to the browser. It writes down what goes wrong, and lets the page be loaded, and so be
 /// seen, once an event of the service has changed the episode's number.
@@ -149,7 +149,7 @@ const DESK: (u32, u32) = (1000, 900);
 #[ignore = "needs Chromium: ./ci.sh page"]
 fn the_page_is_alive_at_every_width_by_day_and_by_night() {
     let fleet = Fleet::empty("page");
-    let service = Service::start(fleet.command("serve --demo --http 127.0.0.1:0").stderr(Stdio::null()));
+    let service = StateMachine::start(fleet.command("serve --demo --http 127.0.0.1:0").stderr(Stdio::null()));
     let address = witness(&service.http);
     for width in [320, 390] {
         let seen = Seen::new(&format!("{address}/in/{width}"), (500, 1500), false, &format!("frame-{width}"));

@@ -1,6 +1,6 @@
 //! A device that is revoked while the service runs.
 
-use crate::fleet::Fleet;
+use crate::test_fleet::Fleet;
 
 #[test]
 fn a_running_service_drops_whom_it_is_told_to() {

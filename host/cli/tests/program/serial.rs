@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::fleet::{Fleet, Process, wait_until};
+use crate::test_fleet::{Fleet, Process, wait_until};
 
 /// A cable between `controller-N` and `device-N`.
 fn cable(fleet: &Fleet, number: u32) -> Process {

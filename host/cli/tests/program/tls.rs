@@ -5,16 +5,16 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::certificate;
-use crate::fleet::Fleet;
+use crate::test_certificate;
+use crate::test_fleet::Fleet;
 
 const SETTINGS: &str = "tls = \"127.0.0.1:0\"\ncertificate = \"our-cert.pem\"\nkey = \"our-key.pem\"";
 
 #[test]
 fn devices_trust_whom_they_should() {
     let fleet = Fleet::new("tls", 3);
-    certificate::write(fleet.path(), "our");
-    certificate::write(fleet.path(), "other");
+    test_certificate::write(fleet.path(), "our");
+    test_certificate::write(fleet.path(), "other");
     fleet.configure(SETTINGS);
     let service = fleet.serve();
     let tls = service.devices[1].clone();
@@ -48,7 +48,7 @@ fn devices_trust_whom_they_should() {
 #[test]
 fn a_handshake_has_a_time_limit() {
     let fleet = Fleet::new("tls-silent", 1);
-    certificate::write(fleet.path(), "our");
+    test_certificate::write(fleet.path(), "our");
     fleet.configure(SETTINGS);
     let service = fleet.serve();
     let mut silent = TcpStream::connect(service.devices[1].strip_prefix("tls://").unwrap()).unwrap();
@@ -61,8 +61,8 @@ fn a_handshake_has_a_time_limit() {
 #[test]
 fn what_does_not_fit_is_said() {
     let fleet = Fleet::new("tls-errors", 1);
-    certificate::write(fleet.path(), "our");
-    certificate::write(fleet.path(), "other");
+    test_certificate::write(fleet.path(), "our");
+    test_certificate::write(fleet.path(), "other");
     fs::write(fleet.path().join("empty.pem"), "").unwrap();
     let serve = "serve --config controller.toml";
     for (settings, code, sentence) in [

@@ -17,8 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::state_machine::{Dropped, Link};
 use super::super::worker::{Peer, Receipt, WorkerHandle};
+use super::byte_stream::{Allowance, FRAME, Pauses};
 use super::outage::Outage;
-use super::stream::{Allowance, FRAME, Pauses};
 use super::tls::Connector;
 
 /// Frames that the broker may send before the first of them is acknowledged to it.

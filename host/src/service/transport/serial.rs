@@ -5,8 +5,8 @@ use std::str::FromStr;
 use serial2_tokio::SerialPort;
 
 use super::super::worker::WorkerHandle;
+use super::byte_stream::{Pauses, converse};
 use super::outage::Outage;
-use super::stream::{Pauses, converse};
 
 /// Where nothing else is said.
 const BAUD: u32 = 115_200;

@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::super::worker::{TICK, WorkerHandle};
-use super::stream::converse;
+use super::byte_stream::converse;
 use super::tls::Acceptor;
 
 /// Connections at a time, on one listener.

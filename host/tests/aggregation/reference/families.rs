@@ -14,7 +14,7 @@ pub(crate) fn below(rng: &mut Pcg64, n: usize) -> usize {
     (uniform(rng) * n as f64) as usize
 }
 
-/// About normal: a sum of uniform numbers, which has the same bits everywhere.
+/// RunInfo normal: a sum of uniform numbers, which has the same bits everywhere.
 pub(crate) fn normal(rng: &mut Pcg64) -> f64 {
     (0..12).map(|_| uniform(rng)).sum::<f64>() - 6.0
 }

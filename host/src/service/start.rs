@@ -1,52 +1,25 @@
 //! From a configuration to a service.
 
 use fedbandit_core::wire::{Channel, Identity};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::any_controller::AnyController;
 use super::event::Event;
-use super::identity::Master;
-use super::learner::AnyController;
-use super::state_machine::{About, RestoreError, Restoring, Service, Start};
+use super::master_key::MasterKey;
+use super::registry::{EnrolledDevice, Registry};
+use super::state_machine::{RestoreError, Restoring, StateMachine, StateMachineConfig};
 use super::status::Status;
 use super::store::{Store, StoreError};
+use super::terms::{RunTerms, SCHEMA};
 use crate::algorithm::Controller;
 use crate::algorithm::ControllerConfig;
 use crate::algorithm::{AgentId, NoPrivacy};
-use crate::config::{ConfigError, ResolvedRun, RunConfig};
+use crate::config::{ConfigError, RunConfig};
 use crate::privacy::{Private, RunKey};
-
-/// Who is enrolled: what `enroll` and `revoke` write, and what a service reads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Registry {
-    /// The run's number.
-    pub run: u32,
-    /// D.
-    pub dimension: u8,
-    /// All devices that were ever enrolled, by their number. N of them count, whether they ever send or not.
-    pub devices: Vec<Enrolled>,
-}
-
-/// An enrolled device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Enrolled {
-    /// Its number in the run.
-    pub agent: u32,
-    /// Whether its frames are dropped.
-    pub revoked: bool,
-    /// Whether its frames are sealed.
-    #[serde(default)]
-    pub sealed: bool,
-    /// When it was enrolled, in seconds of the Unix epoch, if that is known.
-    #[serde(default)]
-    pub enrolled_at: Option<u64>,
-}
 
 /// How the service treats time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct StartOptions {
     /// How long an episode may last, in milliseconds.
     pub time_limit: u64,
     /// W, for how many episodes after its own a summary is still taken.
@@ -95,103 +68,12 @@ pub enum StartError {
     Damaged(u64),
 }
 
-/// The version of what is in a store.
-const SCHEMA: u32 = 3;
-
-/// What a store must agree on with whoever opens it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Terms {
-    schema: u32,
-    /// The run's number.
-    pub run: u32,
-    /// Who is enrolled.
-    pub agents: Vec<u32>,
-    /// Whose keys are for sealed frames.
-    pub sealed: Vec<u32>,
-    /// W.
-    pub window: u32,
-    /// How it learns.
-    pub config: RunConfig,
-}
-
-impl Terms {
-    fn new(run: &RunConfig, registry: &Registry, window: u32) -> Result<Self, ConfigError> {
-        let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
-        let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
-        let config = RunConfig { agents: agents.len(), dim: registry.dimension.into(), ..*run };
-        let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config };
-        terms.resolve().validate()?;
-        if config.aggregator.is_simulated() {
-            let advice = "is for simulations alone; geometric-median is a rule for real devices";
-            return Err(ConfigError::new("aggregator", format!("{} {advice}", config.aggregator)));
-        }
-        Ok(terms)
-    }
-
-    fn resolve(&self) -> ResolvedRun {
-        self.config.resolve(RunConfig::SIGMA)
-    }
-
-    /// The terms of a store.
-    ///
-    /// # Errors
-    /// There are none, or they are of another schema.
-    pub fn of(store: &dyn Store) -> Result<Self, StartError> {
-        Self::read(store)?.ok_or(StartError::NotBegun)
-    }
-
-    fn read(store: &dyn Store) -> Result<Option<Self>, StartError> {
-        let Some(stored) = store.value("terms")? else { return Ok(None) };
-        let stored: serde_json::Value = serde_json::from_slice(&stored).map_err(StartError::Terms)?;
-        match stored["schema"].as_u64() {
-            Some(schema) if schema != u64::from(SCHEMA) => Err(StartError::Schema(schema)),
-            _ => Ok(Some(serde_json::from_value(stored).map_err(StartError::Terms)?)),
-        }
-    }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-
-    fn about(&self) -> Result<About, ConfigError> {
-        let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(&self.to_bytes()).as_bytes();
-        Ok(About {
-            config_hash: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
-            episodes: self.resolve().controller_config()?.episodes.count(),
-            privacy: self.config.privacy.map(|privacy| (privacy.0, self.config.mechanism)),
-        })
-    }
-
-    /// What differs, for people.
-    fn differences(&self, other: &Self) -> String {
-        let mut differences = Vec::new();
-        let [own, others] =
-            [&self.config, &other.config].map(|config| serde_json::to_value(config).unwrap_or_default());
-        for (key, value) in own.as_object().into_iter().flatten().filter(|(key, value)| others[key.as_str()] != **value)
-        {
-            differences.push(format!("{key} is {value} there, not {}", others[key.as_str()]));
-        }
-        for (name, own, other) in [("run", self.run, other.run), ("window", self.window, other.window)] {
-            if own != other {
-                differences.push(format!("{name} is {own} there, not {other}"));
-            }
-        }
-        if self.agents != other.agents {
-            differences.push("other devices are enrolled".into());
-        }
-        if self.sealed != other.sealed {
-            differences.push("other devices have sealed frames".into());
-        }
-        differences.join("; ")
-    }
-}
-
 /// Whether a run can start, before it has a store.
 ///
 /// # Errors
 /// See [`StartError`].
 pub fn check(run: &RunConfig, registry: &Registry, window: u32) -> Result<(), StartError> {
-    learner(&Terms::new(run, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
+    learner(&RunTerms::new(run, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
 }
 
 /// Starts a service on a store, or goes on where it was.
@@ -202,11 +84,11 @@ pub fn start(
     store: &mut dyn Store,
     run: &RunConfig,
     registry: &Registry,
-    master: &Master,
-    timing: Timing,
+    master: &MasterKey,
+    timing: StartOptions,
     now: u64,
-) -> Result<Service, StartError> {
-    let terms = Terms::new(run, registry, timing.window)?;
+) -> Result<StateMachine, StartError> {
+    let terms = RunTerms::new(run, registry, timing.window)?;
     let is_new = !agree(store, &terms)?;
     let learner = learner(&terms, || run_key(store))?;
     // Only now it is sure that the run can start; terms hold for good.
@@ -214,7 +96,7 @@ pub fn start(
         store.set_value("terms", &terms.to_bytes())?;
     }
     let boot = boot(store, timing.unix_seconds)?;
-    let device = |device: &Enrolled| {
+    let device = |device: &EnrolledDevice| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let channel = match device.sealed {
             true => Channel::sealed_controller(identity, boot),
@@ -223,8 +105,9 @@ pub fn start(
         (AgentId(device.agent), channel, device.revoked)
     };
     let dimension = registry.dimension.into();
-    let start = Start { run: registry.run, dimension, time_limit: timing.time_limit, now, about: terms.about()? };
-    let mut restoring = Service::restore(start, learner, registry.devices.iter().map(device));
+    let start =
+        StateMachineConfig { run: registry.run, dimension, time_limit: timing.time_limit, now, about: terms.about()? };
+    let mut restoring = StateMachine::restore(start, learner, registry.devices.iter().map(device));
     replay(store, &terms, &mut restoring)?;
     let (stored, service) = (restoring.events(), restoring.finish());
     let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
@@ -238,20 +121,20 @@ pub fn start(
 /// # Errors
 /// See [`StartError`].
 pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartError> {
-    let terms = Terms::of(store)?;
+    let terms = RunTerms::of(store)?;
     let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
     let learner = learner(&terms, key)?;
     // Nobody will speak to it, so it needs no keys. The registry may have been changed since the store was made.
     let (run, dimension) = (terms.run, terms.config.dim);
     let nobody = |agent| Channel::plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
     let devices = registry.devices.iter().map(|device| (AgentId(device.agent), nobody(device.agent), device.revoked));
-    let start = Start { run, dimension, time_limit: 0, now: 0, about: terms.about()? };
-    let mut restoring = Service::restore(start, learner, devices);
+    let start = StateMachineConfig { run, dimension, time_limit: 0, now: 0, about: terms.about()? };
+    let mut restoring = StateMachine::restore(start, learner, devices);
     replay(store, &terms, &mut restoring)?;
     Ok(restoring.finish().status(0))
 }
 
-fn replay(store: &dyn Store, terms: &Terms, restoring: &mut Restoring) -> Result<(), StartError> {
+fn replay(store: &dyn Store, terms: &RunTerms, restoring: &mut Restoring) -> Result<(), StartError> {
     for_each_event(store, terms, |event| Ok(restoring.replay(event)?))
 }
 
@@ -261,7 +144,7 @@ fn replay(store: &dyn Store, terms: &Terms, restoring: &mut Restoring) -> Result
 /// The store cannot be read, or is damaged; or the function's.
 pub fn for_each_event<E: From<StartError>>(
     store: &dyn Store,
-    terms: &Terms,
+    terms: &RunTerms,
     mut each: impl FnMut(Event) -> Result<(), E>,
 ) -> Result<(), E> {
     let (mut number, mut result) = (0, Ok(()));
@@ -289,14 +172,14 @@ fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
 }
 
 /// Whether a store has these terms; one with others is refused, and a new one has none.
-fn agree(store: &dyn Store, terms: &Terms) -> Result<bool, StartError> {
-    match Terms::read(store)? {
+fn agree(store: &dyn Store, terms: &RunTerms) -> Result<bool, StartError> {
+    match RunTerms::read(store)? {
         Some(stored) if stored != *terms => Err(StartError::Other(stored.differences(terms))),
         stored => Ok(stored.is_some()),
     }
 }
 
-fn learner(terms: &Terms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<AnyController, StartError> {
+fn learner(terms: &RunTerms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<AnyController, StartError> {
     let (rules, seed) = (terms.resolve(), u64::from(terms.run));
     let setting = ControllerConfig { window: terms.window, ..rules.controller_config()? };
     let enrolled = terms.agents.iter().copied().map(AgentId);

@@ -2,8 +2,8 @@
 
 use fedbandit_core::Model;
 
-use super::event::Summary;
-use super::status::Suspect;
+use super::event::SummaryEvent;
+use super::status::Outlier;
 use crate::aggregate::AggregateError;
 use crate::algorithm::Fault;
 use crate::algorithm::{AgentId, NoPrivacy, Streams};
@@ -40,8 +40,8 @@ impl AnyController {
     }
 
     /// Whether the summary counts; what is wrong with it is in the controller's counts.
-    pub(super) fn receive(&mut self, summary: &Summary) -> bool {
-        let Summary { agent, episode, gram, feature_sum, .. } = summary;
+    pub(super) fn receive(&mut self, summary: &SummaryEvent) -> bool {
+        let SummaryEvent { agent, episode, gram, feature_sum, .. } = summary;
         let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
         either!(self, controller => controller.receive(*agent, *episode, gram, feature_sum)).is_ok()
     }
@@ -74,14 +74,14 @@ impl AnyController {
     }
 
     /// The devices that are farthest from the centre, the farthest first; none where streams are private.
-    pub(super) fn suspicious(&self, most: usize) -> Vec<Suspect> {
+    pub(super) fn suspicious(&self, most: usize) -> Vec<Outlier> {
         let Self::Plain(controller) = self else { return Vec::new() };
-        let suspect = |suspicion: Deviation<AgentId>| Suspect {
+        let suspect = |suspicion: Deviation<AgentId>| Outlier {
             agent: suspicion.unit.0,
             // What is infinitely many median radii away is shown as very many.
             distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),
         };
-        let mut suspects: Vec<Suspect> = controller.suspicions().map(suspect).collect();
+        let mut suspects: Vec<Outlier> = controller.suspicions().map(suspect).collect();
         suspects.sort_by(|a, b| b.distance.total_cmp(&a.distance));
         suspects.truncate(most);
         suspects

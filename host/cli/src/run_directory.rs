@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use fedbandit::service::identity::Master;
-use fedbandit::service::setup::Registry;
+use fedbandit::service::MasterKey;
+use fedbandit::service::Registry;
 use fedbandit_core::wire::Identity;
 
 use super::{Failure, replace_with_mode, write_file};
@@ -76,10 +76,10 @@ impl Directory {
     }
 
     /// The master secret, drawn before the first device is enrolled: another one would lock all devices out.
-    pub(super) fn master(&self) -> Result<Master, Failure> {
+    pub(super) fn master(&self) -> Result<MasterKey, Failure> {
         let file = self.0.join("master.key");
         match fs::read(&file) {
-            Ok(bytes) => Master::from_bytes(&bytes).ok_or_else(|| {
+            Ok(bytes) => MasterKey::from_bytes(&bytes).ok_or_else(|| {
                 Failure::Data(format!("{}: not a master key of 32 bytes: restore the backup", file.display()))
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -87,7 +87,7 @@ impl Directory {
                     let advice = "restore it from the backup; without it enrol in a new directory";
                     return Err(Failure::Io(format!("{}: missing: {advice}", file.display())));
                 }
-                let master = Master::generate().map_err(|error| Failure::Io(error.to_string()))?;
+                let master = MasterKey::generate().map_err(|error| Failure::Io(error.to_string()))?;
                 write_secret(&file, master.as_bytes())?;
                 Ok(master)
             }

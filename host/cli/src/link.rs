@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use fedbandit::service::transport::byte_stream::FRAME;
 use fedbandit::service::transport::mqtt::Broker;
 use fedbandit::service::transport::serial::Port;
-use fedbandit::service::transport::stream::FRAME;
 use fedbandit::service::transport::tls::Connector;
 use fedbandit_core::wire::cobs;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -73,7 +73,7 @@ impl Target {
             Self::Mqtt(url, connector) => {
                 let url = url.replace("{agent}", &agent.to_string());
                 let broker = Broker::new(&url, connector.clone()).map_err(io::Error::other)?;
-                Ok(Line::Mqtt(super::mqtt_line::MqttLine::open(&broker, run, agent).await?))
+                Ok(Line::Mqtt(super::mqtt_link::MqttLine::open(&broker, run, agent).await?))
             }
             Self::Serial(port) => Ok(Line::stream(port.open()?)),
         }
@@ -88,7 +88,7 @@ pub(super) enum Line {
         decoder: Box<cobs::Decoder<FRAME>>,
         received: VecDeque<Vec<u8>>,
     },
-    Mqtt(super::mqtt_line::MqttLine),
+    Mqtt(super::mqtt_link::MqttLine),
 }
 
 impl Line {

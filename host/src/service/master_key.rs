@@ -9,9 +9,9 @@ use zeroize::Zeroizing;
 /// tells nothing about it or about others'.
 ///
 /// It has no `Debug`, `Clone` or `Serialize`.
-pub struct Master(Zeroizing<[u8; 32]>);
+pub struct MasterKey(Zeroizing<[u8; 32]>);
 
-impl Master {
+impl MasterKey {
     /// A new one, from the operating system's entropy.
     ///
     /// # Errors

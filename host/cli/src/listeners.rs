@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use fedbandit::service::Registry;
 use fedbandit::service::config::Endpoints;
-use fedbandit::service::setup::Registry;
 use fedbandit::service::transport::mqtt::{self, Broker};
 use fedbandit::service::transport::serial::{self, Port};
 use fedbandit::service::transport::tcp;
@@ -13,7 +13,7 @@ use fedbandit::service::transport::tls::{Acceptor, Connector, TlsError};
 use fedbandit::service::worker::WorkerHandle;
 use tokio::net::TcpListener;
 
-use super::line::without_password;
+use super::link::without_password;
 use super::{Failure, write};
 
 /// What `serve` listens on.

@@ -1,48 +1,8 @@
-//! What a run agrees on before it begins.
+//! Lengths of the episodes.
 
-use fedbandit_core::{MAX_EPISODE_LEN, Rewards};
-use thiserror::Error;
+use fedbandit_core::MAX_EPISODE_LEN;
 
-use crate::aggregate::{AggregateError, ShapeError};
-use crate::algorithm::AgentId;
-use crate::algorithm::{Admission, AdmissionError, Level};
-
-/// What a run agrees on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ControllerConfig {
-    /// D, from 1 to 255.
-    pub dimension: u8,
-    /// K and the L_k.
-    pub episodes: Episodes,
-    /// How much of a summary is checked.
-    pub level: Level,
-    /// |r| ≤ r_max, if such a bound is declared. Devices clip rewards to [−1, 1] where it is at most 1.
-    pub reward_bound: Option<f64>,
-    /// W, for how many episodes after its own a summary is still taken: up to [`MAX_WINDOW`]. It then counts from the
-    /// next model on.
-    pub window: u32,
-}
-
-impl ControllerConfig {
-    /// The checks of an episode.
-    pub(crate) fn admission(&self, episode: u32, private: bool) -> Result<Admission, AdmissionError> {
-        Admission::new(self.level, self.dimension.into(), self.episodes.length(episode), self.reward_bound, private)
-    }
-
-    /// The checks by [how often lengths have doubled](Episodes::doublings).
-    pub(crate) fn admissions(&self, private: bool) -> Result<Vec<Admission>, AdmissionError> {
-        let starts = self.episodes.starts;
-        (starts..=starts + DOUBLINGS).map(|episode| self.admission(episode, private)).collect()
-    }
-
-    /// What devices do with rewards.
-    pub(crate) fn rewards(&self) -> Rewards {
-        if self.reward_bound.is_some_and(|bound| bound <= 1.0) { Rewards::Clipped } else { Rewards::Unbounded }
-    }
-}
-
-/// The largest W.
-pub const MAX_WINDOW: u32 = 63;
+use super::admission::AdmissionError;
 
 /// The lengths of the episodes: L_k = L_1 for the first of them, s in number, then min(L, L_1·2^{k−s}).
 ///
@@ -57,7 +17,7 @@ pub struct Episodes {
 }
 
 /// The number of times that 1 doubles to the largest length.
-const DOUBLINGS: u32 = MAX_EPISODE_LEN.ilog2();
+pub(super) const DOUBLINGS: u32 = MAX_EPISODE_LEN.ilog2();
 
 impl Episodes {
     /// As many episodes as it takes for the T steps of the horizon, rounded up.
@@ -110,32 +70,13 @@ impl Episodes {
             + u64::from(before - starts - growing) * u64::from(self.longest)
     }
 
+    /// s.
+    pub(super) fn starts(&self) -> u32 {
+        self.starts
+    }
+
     /// K.
     pub fn count(&self) -> u32 {
         self.count
     }
-}
-
-/// Why a run cannot start.
-#[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum SetupError {
-    /// Somebody is enrolled twice.
-    #[error("agent {} is enrolled twice", .0.0)]
-    EnrolledTwice(AgentId),
-    /// W must be at most [`MAX_WINDOW`].
-    #[error("summaries cannot be taken for {0} episodes, only up to {MAX_WINDOW}")]
-    Window(u32),
-    /// Nothing that admission could check by.
-    #[error(transparent)]
-    Admission(#[from] AdmissionError),
-    /// The dimension is 0.
-    #[error(transparent)]
-    Shape(#[from] ShapeError),
-    /// The rule is not defined for this number of units; none at all, for one.
-    #[error(transparent)]
-    Rule(#[from] AggregateError),
-    /// λ_1 or β_1 is not what a device can use.
-    #[error("the schedule gives no usable first model")]
-    FirstModel,
 }
