@@ -31,12 +31,6 @@ pub enum AggregatorName {
     /// Beyond the paper: whitened residuals, a spectral filter and a width for each direction
     /// ([`Whitened`](crate::robust::Whitened)).
     WhitenedFilter,
-    /// The same by the geometric median alone.
-    WhitenedMedian,
-    /// `whitened-filter` with the relative medoid of the Gram matrices, of which docs/theory.md proves more; slow for many agents.
-    WhitenedMedoid,
-    /// `whitened-filter` on the means of the groups of `median-of-means`.
-    WhitenedMeans,
     /// The mean over the honest agents with the width of `whitened-filter`, which only a simulation knows.
     WhitenedOracle,
 }
@@ -44,7 +38,7 @@ pub enum AggregatorName {
 impl AggregatorName {
     /// Whether it works on groups of agents.
     pub(crate) fn is_of_means(self) -> bool {
-        matches!(self, Self::MedianOfMeans | Self::WhitenedMeans)
+        self == Self::MedianOfMeans
     }
 
     /// Whether it takes the honest agents alone.
@@ -76,9 +70,6 @@ impl AggregatorName {
     pub(crate) fn is_whitened(self) -> bool {
         match self {
             Self::WhitenedFilter
-            | Self::WhitenedMedian
-            | Self::WhitenedMedoid
-            | Self::WhitenedMeans
             | Self::WhitenedOracle => true,
             Self::GeometricMedian
             | Self::MedianOfMeans
@@ -106,9 +97,6 @@ named!(
     Krum = "krum",
     MultiKrum = "multi-krum",
     WhitenedFilter = "whitened-filter",
-    WhitenedMedian = "whitened-median",
-    WhitenedMedoid = "whitened-medoid",
-    WhitenedMeans = "whitened-means",
     WhitenedOracle = "whitened-oracle",
 );
 

@@ -51,9 +51,7 @@ impl ResolvedRun {
             AggregatorName::TrimmedMean => self.separate(TrimmedMean { f }),
             AggregatorName::Krum => self.separate(Krum { f }),
             AggregatorName::MultiKrum => self.separate(MultiKrum { f, m: None }),
-            AggregatorName::WhitenedFilter | AggregatorName::WhitenedMeans => self.whitened(Centre::Filter),
-            AggregatorName::WhitenedMedian => self.whitened(Centre::Median),
-            AggregatorName::WhitenedMedoid => self.whitened(Centre::Medoid),
+            AggregatorName::WhitenedFilter => self.whitened(Centre::Filter),
             AggregatorName::WhitenedOracle => self.whitened(Centre::Mean),
         }
     }

@@ -55,9 +55,6 @@ impl Grams {
         streams: &Streams,
         prior: f64,
     ) -> Result<(DMatrix<f64>, f64), AggregateError> {
-        if centre == Centre::Medoid {
-            return Ok(self.medoid(streams, prior));
-        }
         let (d, p) = (streams.dimension(), streams.gram.dimension());
         let mean = centre == Centre::Mean;
         let first = if mean { Mean.aggregate(&streams.gram)? } else { self.raw.aggregate(&streams.gram)? };
@@ -81,24 +78,6 @@ impl Grams {
             _ => 0.0,
         };
         Ok((gram, dispersion))
-    }
-
-    /// Returns the V̂_i with the least median of ‖L⁻¹(V̂_j − V̂_i)L⁻ᵀ‖_F over all j, and that median, where
-    /// V̂_i + λI = LLᵀ. Without any such factor, the result is 0 and ∞.
-    fn medoid(&mut self, streams: &Streams, prior: f64) -> (DMatrix<f64>, f64) {
-        let (d, p) = (streams.dimension(), streams.gram.dimension());
-        let mut best = (DMatrix::zeros(d, d), f64::INFINITY);
-        for unit in 0..streams.gram.len() {
-            let gram = symmetric::matrix(streams.gram.row(unit), d);
-            let Some((factor, _)) = factor(&gram, prior) else { continue };
-            self.whiten(&streams.gram, &Inverse::of(&factor));
-            let own = &self.whitened[unit * p..][..p];
-            let dispersion = lower_median(self.whitened.chunks_exact(p).map(|other| distance(other, own)).collect());
-            if dispersion < best.1 {
-                best = (gram, dispersion);
-            }
-        }
-        best
     }
 
     /// Computes all L⁻¹V̂_iL⁻ᵀ.

@@ -27,13 +27,9 @@ use matrices::symmetrised;
 pub enum Centre {
     /// Spectral filter, with a width for each direction.
     Filter,
-    /// Geometric median, with one width for all directions.
-    Median,
     /// Mean, with the width of the filter: the baseline for a fleet of honest agents. One corrupted unit can move it
     /// anywhere.
     Mean,
-    /// Spectral filter, with the relative medoid of the Gram matrices in place of their median. Costs O(n²) for n units.
-    Medoid,
 }
 
 /// Known bounds that [`Whitened`] depends on.
@@ -49,7 +45,7 @@ pub struct Assumptions {
     pub stream_noise: Option<StreamNoise>,
 }
 
-/// The rules `whitened-filter` and `whitened-median`, for n units of which a share a may be corrupted.
+/// The rule `whitened-filter`, for n units of which a share a may be corrupted.
 ///
 /// 1. *Metric* (`gram.rs`). G is a geometric median of the V̂_i in which all directions count alike, and
 ///
@@ -73,8 +69,6 @@ pub struct Assumptions {
 ///    variance; m is the weighted mean.
 /// 4. *Width* (`width.rs`). An ellipsoid P around θ covers undetected corruption, noise, bias and what is left of s.
 ///    It is broadcast as Λ = P⁻¹ with β = 1: the agent's β‖x‖_{Λ⁻¹} is √(xᵀPx), so devices need no change.
-///
-/// `whitened-median` takes the geometric median in all rounds, and M = Λ.
 ///
 /// The result depends on the streams alone, up to the tolerance of the medians; earlier episodes only provide their
 /// starting points.
@@ -139,8 +133,8 @@ impl Whitened {
             self.residuals.at(streams, inverse, theta);
             let cloud = match self.centre {
                 Centre::Mean => self.residuals.mean(d, noise),
-                Centre::Filter | Centre::Medoid if round > 0 => self.residuals.filtered(d, corruption, noise)?,
-                Centre::Filter | Centre::Medoid | Centre::Median => Cloud::at(self.residuals.median(d)?),
+                Centre::Filter if round > 0 => self.residuals.filtered(d, corruption, noise)?,
+                Centre::Filter => Cloud::at(self.residuals.median(d)?),
             };
             let step = factor * &cloud.mean - &*theta * *lambda;
             let explored = (cloud.weight > 0.0).then(|| self.explored(streams, *lambda));

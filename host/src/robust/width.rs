@@ -43,9 +43,8 @@ use nalgebra::{DMatrix, DVector};
 use super::filter::{Cloud, limit};
 use super::gram::Metric;
 use super::matrices::{outer_sum, positive_part, symmetrised};
-use super::{Assumptions, Centre, Solution, Whitened, kernel};
+use super::{Assumptions, Solution, Whitened, kernel};
 use crate::algorithm::Streams;
-use crate::algorithm::kappa;
 use crate::math::normal;
 use crate::math::symmetric;
 
@@ -68,9 +67,6 @@ impl Whitened {
         let prior = symmetrised(&rows * rows.transpose() * *lambda);
         let bias = &prior * (lambda * theta_bound.powi(2));
         let ball = |radius: f64| DMatrix::from_diagonal_element(inverse.d, inverse.d, radius * radius);
-        if self.centre == Centre::Median {
-            return outer_sum(&[ball(noise * d.sqrt() * (kappa(a) + 1.0 / units.sqrt())), bias]);
-        }
         let honest = (1.0 - a) * units;
         let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
         let FilterEffect { liars, shift, variance } = filter_effect(a, units, d, cloud);

@@ -174,8 +174,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         name: "sizes",
         title: "`whitened-filter` with other dimensions, fleets, parameters and rewards",
         statement: "30 % of the agents are `optimal`, or 45 % where a = 0.45. `unequal` agents explore different directions, which is against the paper's assumption \
-                    of a small σ: nobody tells a liar from an agent that has seen something else, and every rule loses much. \
-                    `whitened-medoid` has the relative medoid of Gram matrices, of which more is proven, in place of their median.",
+                    of a small σ: nobody tells a liar from an agent that has seen something else, and every rule loses much.",
         grid: include_str!("../../claims/sizes.toml"),
         checks: |records| {
             let unequal = widest(records, |config| config.environment == Environment::Unequal);
@@ -210,7 +209,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         name: "whitened-privacy",
         title: "`whitened-filter` on noised releases",
         statement: "The setting of the price of privacy. All that the rule does is post-processing of what is released; nobody is dropped. \
-                    `whitened-means` filters the means of groups. The noise of privacy is the same in all directions, and there is little to \
+                    The noise of privacy is the same in all directions, and there is little to \
                     whiten: the paper's rules with the calibrated width do better here.",
         grid: include_str!("../../claims/whitened-privacy.toml"),
         checks: |records| vec![width_check(records)],

@@ -202,9 +202,9 @@ fn senseless_files_are_refused_with_their_line() {
     refuses(&here.0, &replay("absent.csv"), 74, "absent.csv");
     refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "the log has 2 columns x_j, not 4");
     assert!(stdout(&here.0, &replay("good.csv")).contains("replay:good.csv"));
-    let whitened = replay("good.csv") + " --aggregator whitened-median";
-    refuses(&here.0, &whitened, 78, "whitened-median must know the noise of rewards");
-    assert!(stdout(&here.0, &(whitened + " --rewards gaussian:0.1")).contains("whitened-median"));
+    let whitened = replay("good.csv") + " --aggregator whitened-filter";
+    refuses(&here.0, &whitened, 78, "whitened-filter must know the noise of rewards");
+    assert!(stdout(&here.0, &(whitened + " --rewards gaussian:0.1")).contains("whitened-filter"));
     assert!(here.names("out").contains("report.html"));
 }
 
