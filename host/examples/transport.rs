@@ -6,7 +6,7 @@ use fedbandit::service::transport::byte_stream::converse;
 use fedbandit::service::worker::{self, WorkerHandle};
 use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit::simulation::{Attack, Logs, SimulationConfig};
-use fedbandit::simulation::{VirtualDevice, edge};
+use fedbandit::simulation::{VirtualDevice, virtual_device};
 use fedbandit_core::wire::{cobs, max_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -20,12 +20,12 @@ async fn serve(listener: UnixListener, handle: WorkerHandle) {
 }
 
 /// The device's side, until the controller has three of its summaries.
-async fn live(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> Result<(), Box<dyn std::error::Error>> {
+async fn run_device(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> Result<(), Box<dyn std::error::Error>> {
     let (clock, mut frame) = (std::time::Instant::now(), [0; max_frame_len(4)]);
     let mut decoder = cobs::Decoder::<{ max_frame_len(4) }>::new();
-    while device.life().acknowledged < 3 {
+    while device.progress().acknowledged < 3 {
         let now = clock.elapsed().as_millis() as u64;
-        device.live(now, 5_000);
+        device.run_episode(now, 5_000);
         while let Some(length) = device.poll(now, &mut frame) {
             stream.write_all(&cobs::encode(&frame[..length]).collect::<Vec<u8>>()).await?;
         }
@@ -47,9 +47,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (handle, _) = worker::start(service, Box::new(store), |_| {});
     let socket = std::env::temp_dir().join(format!("fedbandit-{}.socket", std::process::id()));
     tokio::spawn(serve(UnixListener::bind(&socket)?, handle));
-    let mut device = edge(master.identity(1, 1, 4), None, &config, &Logs::new(), 1)?;
-    live(UnixStream::connect(&socket).await?, &mut *device).await?;
-    println!("{:?}", device.life());
+    let mut device = virtual_device(master.identity(1, 1, 4), None, &config, &Logs::new(), 1)?;
+    run_device(UnixStream::connect(&socket).await?, &mut *device).await?;
+    println!("{:?}", device.progress());
     Ok(std::fs::remove_file(&socket)?)
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fedbandit::config::{RewardKind, RunConfig};
 use fedbandit::service::transport::byte_stream::FRAME;
 use fedbandit::simulation::{Attack, Environment, SimulationConfig};
-use fedbandit::simulation::{Life, VirtualDevice, edge};
+use fedbandit::simulation::{DeviceProgress, VirtualDevice, virtual_device};
 
 use super::link::{Line, Target};
 use super::run_directory::read_blob;
@@ -83,19 +83,19 @@ impl Args {
         for agent in self.first..self.first.saturating_add(self.count) {
             let (identity, sealed) = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
             let run = identity.run;
-            let edge = edge(identity, sealed, &config, &logs, self.seed);
+            let edge = virtual_device(identity, sealed, &config, &logs, self.seed);
             devices.push(Device { run, agent, edge: edge.map_err(|error| Failure::Usage(format!("--{error}")))? });
         }
         let lifetime = Lifetime { episodes: self.episodes, patience: self.patience, ..Lifetime::endless() };
         let runtime = tokio::runtime::Runtime::new()?;
-        let lives: Vec<[Life; 2]> = runtime.block_on(async {
+        let lives: Vec<[DeviceProgress; 2]> = runtime.block_on(async {
             let lives = devices.into_iter().map(|device| live(device, target.clone(), lifetime));
             lives.collect::<tokio::task::JoinSet<_>>().join_all().await
         });
         let mean =
-            |value: fn(&Life) -> f64| lives.iter().map(|[_, life]| value(life)).sum::<f64>() / lives.len() as f64;
+            |value: fn(&DeviceProgress) -> f64| lives.iter().map(|[_, life]| value(life)).sum::<f64>() / lives.len() as f64;
         let steps = lives.iter().map(|[half, life]| life.steps - half.steps).sum::<u64>() as f64;
-        let late = |sum: fn(&Life) -> f64| {
+        let late = |sum: fn(&DeviceProgress) -> f64| {
             lives.iter().map(|[half, life]| sum(life) - sum(half)).sum::<f64>() / steps.max(1.0)
         };
         print(&serde_json::json!({
@@ -148,17 +148,17 @@ struct Path {
     start: Instant,
     rested: Instant,
     /// After the first half of its episodes.
-    half: Life,
+    half: DeviceProgress,
     /// Since when all episodes are over.
     old: Option<Instant>,
 }
 
 /// One device, until its life is over, whatever happens to its connection: what it had lived through after half of its
 /// episodes, and at the end.
-pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> [Life; 2] {
+pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> [DeviceProgress; 2] {
     let Device { run, agent, mut edge } = device;
     let start = Instant::now();
-    let mut path = Path { start, rested: start, half: Life::default(), old: None };
+    let mut path = Path { start, rested: start, half: DeviceProgress::default(), old: None };
     let mut again = RECONNECT.0;
     loop {
         match target.open(run, agent).await {
@@ -173,7 +173,7 @@ pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> 
                 .call_once(|| eprintln!("device {agent} cannot connect, and will try again and again: {error}")),
         }
         if is_over(&*edge, lifetime, path.old) {
-            return [path.half, edge.life()];
+            return [path.half, edge.progress()];
         }
         // Spread over devices, so that they do not return in step.
         tokio::time::sleep(again * (8 + agent % 8) / 16).await;
@@ -182,7 +182,7 @@ pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> 
 }
 
 fn is_over(device: &dyn VirtualDevice, lifetime: Lifetime, old: Option<Instant>) -> bool {
-    old.is_some_and(|old| old.elapsed() > FAREWELL || device.life().acknowledged >= lifetime.episodes)
+    old.is_some_and(|old| old.elapsed() > FAREWELL || device.progress().acknowledged >= lifetime.episodes)
 }
 
 /// One connection, until it breaks or the device's life is over.
@@ -195,12 +195,12 @@ async fn connected(
     let mut frame = vec![0; FRAME];
     loop {
         let now = path.start.elapsed().as_millis() as u64;
-        let episodes = device.life().episodes;
+        let episodes = device.progress().episodes;
         if episodes < lifetime.episodes {
             if path.rested.elapsed() >= lifetime.pace {
-                device.live(now, lifetime.patience);
+                device.run_episode(now, lifetime.patience);
             }
-            let life = device.life();
+            let life = device.progress();
             if life.episodes > episodes {
                 path.rested = Instant::now();
             }

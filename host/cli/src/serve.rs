@@ -16,7 +16,7 @@ use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
 use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, check, start};
 use fedbandit::service::{StateMachine, Status};
-use fedbandit::simulation::edge;
+use fedbandit::simulation::virtual_device;
 use fedbandit::simulation::{Attack, Logs, SimulationConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -153,7 +153,7 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
         let attack = if agent > DEVICES - LIARS { Attack::SignFlip } else { Attack::None };
         let identity = master.identity(registry.run, agent, registry.dimension);
         let config = SimulationConfig { run, attack, ..SimulationConfig::default() };
-        let edge = edge(identity, None, &config, &Logs::new(), 1);
+        let edge = virtual_device(identity, None, &config, &Logs::new(), 1);
         let edge = edge.map_err(|error| Failure::Config(error.to_string()))?;
         edges.push(Device { run: registry.run, agent, edge });
     }

@@ -145,7 +145,7 @@ pub struct Counts {
 
 /// An episode that was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closed {
+pub struct ClosedEpisode {
     /// k.
     pub episode: u32,
     /// How many agents had sent nothing for it.
@@ -336,11 +336,11 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     ///
     /// # Errors
     /// The rule's. The episode then goes on.
-    pub fn close_episode(&mut self) -> Result<Option<Closed>, AggregateError> {
+    pub fn close_episode(&mut self) -> Result<Option<ClosedEpisode>, AggregateError> {
         if self.is_over() {
             return Ok(None);
         }
-        let closed = Closed { episode: self.episode, missing: self.missing() };
+        let closed = ClosedEpisode { episode: self.episode, missing: self.missing() };
         if self.episode < self.setting.episodes.count() {
             (self.estimate, self.radii) = consult(&mut self.rule, &mut self.privatise, self.episode + 1)?;
             self.counts.repaired += u64::from(self.estimate.raised > 0);
@@ -371,7 +371,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
 
     /// How far from the centre each unit was when the rule was last asked. It is computed from what was released, and
     /// so no secret.
-    pub fn suspicions(&self) -> impl Iterator<Item = Deviation<P::Unit>> {
+    pub fn deviations(&self) -> impl Iterator<Item = Deviation<P::Unit>> {
         let [gram, feature_sum] = &self.radii;
         gram.iter().zip(feature_sum).enumerate().map(|(row, (&gram, &feature_sum))| Deviation {
             unit: self.privatise.unit(row, &self.enrolled),
@@ -397,7 +397,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
 /// ```
 /// # use fedbandit::{controller::Controller, privacy::{Private, RunKey, Stream}, rule::Rule};
 /// fn farthest(controller: &Controller<Private<RunKey>, impl Rule>) -> Option<Stream> {
-///     controller.suspicions().max_by(|a, b| a.gram.total_cmp(&b.gram)).map(|suspicion| suspicion.unit)
+///     controller.deviations().max_by(|a, b| a.gram.total_cmp(&b.gram)).map(|deviation| deviation.unit)
 /// }
 /// ```
 impl<P: Privatise<Unit = AgentId>, R: Rule> Controller<P, R> {

@@ -11,12 +11,12 @@ mod schedule;
 mod streams;
 
 pub use admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
-pub use controller::{Closed, Controller, ControllerConfig, Counts, Deviation, Faults, MAX_WINDOW, SetupError};
+pub use controller::{ClosedEpisode, Controller, ControllerConfig, Counts, Deviation, Faults, MAX_WINDOW, SetupError};
 pub use episodes::Episodes;
 pub use rule::{Estimate, GroupedRule, ModelParameters, PaperRule, Rule};
 pub(crate) use schedule::kappa;
 pub use schedule::{
-    Calibrated, Evidence, Inexact, Number, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem,
+    Calibrated, Evidence, Inexact, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem, TheoremNumber,
     beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
 pub use streams::{AgentId, NoPrivacy, Privatise, Streams};

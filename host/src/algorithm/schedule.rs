@@ -164,7 +164,7 @@ pub fn beta_theorem_3(problem: &Problem, episode_len: u32, k: u32, lambda: f64, 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Theorem {
     /// The theorem.
-    pub number: Number,
+    pub number: TheoremNumber,
     /// Parameters of its formulas.
     pub problem: Problem,
     /// L.
@@ -175,7 +175,7 @@ pub struct Theorem {
 
 /// The paper's theorems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
+pub enum TheoremNumber {
     /// Theorem 1, Byzantine-UCB.
     One,
     /// Theorem 2, Byzantine-UCB-DP.
@@ -188,18 +188,18 @@ impl Schedule for Theorem {
     fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
         let Self { number, problem, episode_len, inexact } = self;
         match number {
-            Number::One => lambda_theorem_1(problem, *episode_len, evidence.episode),
-            Number::Two => lambda_theorem_2(problem, *episode_len, evidence.episode, inexact),
-            Number::Three => lambda_theorem_3(problem, *episode_len, evidence.episode, inexact),
+            TheoremNumber::One => lambda_theorem_1(problem, *episode_len, evidence.episode),
+            TheoremNumber::Two => lambda_theorem_2(problem, *episode_len, evidence.episode, inexact),
+            TheoremNumber::Three => lambda_theorem_3(problem, *episode_len, evidence.episode, inexact),
         }
     }
 
     fn beta(&self, evidence: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
         let Self { number, problem, episode_len, inexact } = self;
         match number {
-            Number::One => beta_theorem_1(problem, *episode_len, evidence.episode, solution.lambda),
-            Number::Two => beta_theorem_2(problem, *episode_len, evidence.episode, solution.lambda, inexact),
-            Number::Three => beta_theorem_3(problem, *episode_len, evidence.episode, solution.lambda, inexact),
+            TheoremNumber::One => beta_theorem_1(problem, *episode_len, evidence.episode, solution.lambda),
+            TheoremNumber::Two => beta_theorem_2(problem, *episode_len, evidence.episode, solution.lambda, inexact),
+            TheoremNumber::Three => beta_theorem_3(problem, *episode_len, evidence.episode, solution.lambda, inexact),
         }
     }
 }

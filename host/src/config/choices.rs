@@ -69,8 +69,7 @@ impl AggregatorName {
     /// Whether it compares residuals with their noise, so that R must be known.
     pub(crate) fn is_whitened(self) -> bool {
         match self {
-            Self::WhitenedFilter
-            | Self::WhitenedOracle => true,
+            Self::WhitenedFilter | Self::WhitenedOracle => true,
             Self::GeometricMedian
             | Self::MedianOfMeans
             | Self::Mean

@@ -8,10 +8,10 @@ use crate::aggregate::{
     Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MultiKrum, Tolerance, TrimmedMean, corrupted,
 };
 use crate::algorithm::Level;
-use crate::algorithm::{Calibrated, Inexact, Number, Problem, Schedule, SoloSchedule, StreamNoise, Theorem};
+use crate::algorithm::{Calibrated, Inexact, Problem, Schedule, SoloSchedule, StreamNoise, Theorem, TheoremNumber};
 use crate::algorithm::{ControllerConfig, Episodes};
 use crate::algorithm::{GroupedRule, PaperRule, Rule};
-use crate::math::rng::{Use, generator};
+use crate::math::rng::{Purpose, generator};
 use crate::privacy::Plan;
 use crate::privacy::calibration::NoiseBound;
 use crate::robust::{Assumptions, Centre, Whitened};
@@ -85,7 +85,7 @@ impl ResolvedRun {
         if !aggregator.is_of_means() {
             return Ok(None);
         }
-        let drawn = generator(seed, Use::Groups, 0).next_u64();
+        let drawn = generator(seed, Purpose::Groups, 0).next_u64();
         let groups = Groups::for_corruption(agents, corrupted(self.design_corruption(), agents), drawn);
         groups.map(Some).map_err(|error| ConfigError::new("design-corruption", error))
     }
@@ -93,17 +93,17 @@ impl ResolvedRun {
     fn tolerance(&self) -> Tolerance {
         match (self.config.schedule, self.number()) {
             (ScheduleName::Calibrated, _) => Tolerance::Relative(1e-6),
-            (ScheduleName::Theorem, Number::One) => Tolerance::Relative(1e-9),
-            (ScheduleName::Theorem, Number::Two | Number::Three) => Tolerance::Absolute(EPSILON),
+            (ScheduleName::Theorem, TheoremNumber::One) => Tolerance::Relative(1e-9),
+            (ScheduleName::Theorem, TheoremNumber::Two | TheoremNumber::Three) => Tolerance::Absolute(EPSILON),
         }
     }
 
     /// The theorem that is about this aggregator, with or without privacy.
-    fn number(&self) -> Number {
+    fn number(&self) -> TheoremNumber {
         match (self.config.aggregator, self.config.privacy) {
-            (AggregatorName::MedianOfMeans, _) => Number::Three,
-            (_, Some(_)) => Number::Two,
-            (_, None) => Number::One,
+            (AggregatorName::MedianOfMeans, _) => TheoremNumber::Three,
+            (_, Some(_)) => TheoremNumber::Two,
+            (_, None) => TheoremNumber::One,
         }
     }
 

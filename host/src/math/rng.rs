@@ -5,7 +5,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 /// What a generator is used for.
 #[derive(Clone, Copy)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     /// θ* and who is corrupted.
     World,
     /// An agent's decision sets and rewards. It is asked for the same numbers whatever the agent chooses, so that runs
@@ -22,7 +22,7 @@ pub(crate) enum Use {
 }
 
 /// The generator of one use. Its state is a hash, so that no two of them have anything in common.
-pub(crate) fn generator(seed: u64, purpose: Use, number: u64) -> Pcg64 {
+pub(crate) fn generator(seed: u64, purpose: Purpose, number: u64) -> Pcg64 {
     let mut hash = blake3::Hasher::new();
     hash.update(b"fedbandit simulation").update(&seed.to_le_bytes());
     hash.update(&[purpose as u8]).update(&number.to_le_bytes());

@@ -7,7 +7,7 @@ use super::status::Outlier;
 use crate::aggregate::AggregateError;
 use crate::algorithm::Fault;
 use crate::algorithm::{AgentId, NoPrivacy, Streams};
-use crate::algorithm::{Closed, Controller, Counts, Deviation};
+use crate::algorithm::{ClosedEpisode, Controller, Counts, Deviation};
 use crate::algorithm::{Estimate, Rule};
 use crate::privacy::{Private, RunKey};
 
@@ -46,7 +46,7 @@ impl AnyController {
         either!(self, controller => controller.receive(*agent, *episode, gram, feature_sum)).is_ok()
     }
 
-    pub(super) fn close_episode(&mut self) -> Result<Option<Closed>, AggregateError> {
+    pub(super) fn close_episode(&mut self) -> Result<Option<ClosedEpisode>, AggregateError> {
         either!(self, controller => controller.close_episode())
     }
 
@@ -81,7 +81,7 @@ impl AnyController {
             // What is infinitely many median radii away is shown as very many.
             distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),
         };
-        let mut suspects: Vec<Outlier> = controller.suspicions().map(suspect).collect();
+        let mut suspects: Vec<Outlier> = controller.deviations().map(suspect).collect();
         suspects.sort_by(|a, b| b.distance.total_cmp(&a.distance));
         suspects.truncate(most);
         suspects

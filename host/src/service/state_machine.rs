@@ -11,7 +11,7 @@ use super::event::{Event, ModelEvent, SummaryEvent};
 use super::status::{Outlier, Promise, Quality, Received, Status};
 use crate::aggregate::{AggregateError, lower_median};
 use crate::algorithm::AgentId;
-use crate::algorithm::Closed;
+use crate::algorithm::ClosedEpisode;
 use crate::algorithm::Estimate;
 use crate::algorithm::Fault;
 use crate::privacy::calibration::{Budget, Mechanism};
@@ -364,7 +364,7 @@ impl StateMachine {
 
     /// The learner's episode ends, and how it went is remembered.
     fn close_episode(&mut self) -> Result<(), AggregateError> {
-        let Some(Closed { episode, missing }) = self.learner.close_episode()? else { return Ok(()) };
+        let Some(ClosedEpisode { episode, missing }) = self.learner.close_episode()? else { return Ok(()) };
         self.suspicious = self.learner.suspicious(SUSPECTS);
         let said = self.mean_rewards.as_mut().map(mem::take).filter(|said| !said.is_empty());
         let beta = self.release.as_ref().map_or(0.0, |release| release.beta);

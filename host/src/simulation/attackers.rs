@@ -14,7 +14,7 @@ use crate::algorithm::ControllerConfig;
 use crate::algorithm::Rule;
 use crate::algorithm::{AgentId, Privatise, Streams};
 use crate::config::{AggregatorName, ConfigError};
-use crate::math::rng::{Use, generator};
+use crate::math::rng::{Purpose, generator};
 
 /// All agents of a run, as the attackers see them.
 pub(super) struct Attackers {
@@ -72,7 +72,7 @@ impl Attackers {
             theta: theta.to_vec(),
             honest: (0..corrupted.len()).filter(|row| !corrupted[*row]).collect(),
             corrupted: corrupted.to_vec(),
-            rng: generator(seed, Use::Attacker, 0),
+            rng: generator(seed, Purpose::Attacker, 0),
             explored: DMatrix::zeros(theta.len(), theta.len()),
             common: None,
             each: vec![None; corrupted.len()],

@@ -13,7 +13,7 @@ use rand_pcg::Pcg64;
 use super::config::SimulationConfig;
 use super::replay::{Log, Logs};
 use crate::config::{ConfigError, RewardKind};
-use crate::math::rng::{Use, below, generator, uniform};
+use crate::math::rng::{Purpose, below, generator, uniform};
 use crate::math::symmetric;
 use crate::names::{UnknownName, serde_as_text};
 
@@ -118,7 +118,7 @@ impl World {
             let reason = format!("the log has {} columns x_j, not {}", log.dimension(), config.run.dim);
             return Err(ConfigError::new("dim", reason));
         }
-        let mut rng = generator(seed, Use::World, 0);
+        let mut rng = generator(seed, Purpose::World, 0);
         let direction = DVector::<f64>::from_fn(config.run.dim, |_, _| StandardNormal.sample(&mut rng)).normalize();
         let theta = log.map_or_else(|| direction * config.run.theta_norm, |log| least_squares(log)).as_slice().to_vec();
         Ok(Self {
@@ -144,7 +144,7 @@ impl World {
         match &self.environment {
             Environment::Ball => self.balls(scene, rng, |_| 1.0),
             Environment::Skew => self.balls(scene, rng, |j| if j < D.div_ceil(2) { 1.0 } else { 0.2 }),
-            Environment::Shared => self.balls(scene, &mut generator(self.seed, Use::Step, step.into()), |_| 1.0),
+            Environment::Shared => self.balls(scene, &mut generator(self.seed, Purpose::Step, step.into()), |_| 1.0),
             Environment::Drifting => {
                 let scales = turned::<D>(2.0 * f64::from(step) / f64::from(self.horizon));
                 self.balls(scene, rng, |j| scales[j]);
@@ -248,7 +248,7 @@ mod tests {
     /// 20,000 decision sets of one action each at a step.
     fn draws(environment: Environment, step: u32) -> Vec<Action<4>> {
         let world = world(environment, 1);
-        let mut rng = generator(9, Use::Agent, 0);
+        let mut rng = generator(9, Purpose::Agent, 0);
         let mut scene = Scene::new();
         let mut one = || {
             world.draw(AGENT, step, &mut rng, &mut scene);
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn bounded_rewards_have_their_mean() {
         let world = world(Environment::Ball, 1);
-        let mut rng = generator(9, Use::Agent, 1);
+        let mut rng = generator(9, Purpose::Agent, 1);
         for worth in [-1.0, -0.3, 0.0, 0.8, 1.0] {
             for faked in [false, true] {
                 let rewards: Vec<f32> = (0..DRAWS).map(|_| world.reward(worth, faked, &mut rng)).collect();
@@ -312,7 +312,7 @@ mod tests {
         let set = |environment: Environment, agent, step| {
             let world = world(environment, 3);
             let mut scene = Scene::<4>::new();
-            world.draw(agent, step, &mut generator(9, Use::Agent, agent), &mut scene);
+            world.draw(agent, step, &mut generator(9, Purpose::Agent, agent), &mut scene);
             scene.arms
         };
         assert_eq!(set(Environment::Shared, 1, 5), set(Environment::Shared, 2, 5));

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::environment::{Scene, World};
 use super::selection::{DecisionSets, select_all};
 use crate::algorithm::ModelParameters;
-use crate::math::rng::{Use, generator};
+use crate::math::rng::{Purpose, generator};
 
 /// Virtual devices of one dimension.
 pub(super) trait Fleet: Send {
@@ -181,8 +181,8 @@ impl<const D: usize> Devices<D> {
         let device = |device: &usize| Device {
             number: *device as u64,
             agent: agent.clone(),
-            rng: generator(seed, Use::Agent, *device as u64),
-            attacked: generator(seed, Use::Attacked, *device as u64),
+            rng: generator(seed, Purpose::Agent, *device as u64),
+            attacked: generator(seed, Purpose::Attacked, *device as u64),
         };
         let values = vec![0.0; devices.len() * (packed_len(D) + D)];
         let summaries = Summaries { dimension: D, values };

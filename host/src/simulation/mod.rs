@@ -42,9 +42,9 @@ pub use experiment::Experiment;
 pub use fleet::DIMENSIONS;
 #[cfg(feature = "service")]
 pub(crate) use fleet::for_dimensions;
-pub use outcome::{Outcome, TRACE, Trace};
+pub use outcome::{MAX_TRACE_LEN, Outcome, Trace};
 pub use replay::{Log, LogError, Logs};
 pub use run::{simulate, simulate_rule};
 pub use selection::{DecisionSets, select_all};
 #[cfg(feature = "service")]
-pub use virtual_device::{LONE_ATTACKS, Life, VirtualDevice, edge};
+pub use virtual_device::{DeviceProgress, INDEPENDENT_ATTACKS, VirtualDevice, virtual_device};

@@ -51,7 +51,7 @@ pub struct Outcome {
     pub repairs: u64,
     /// Agent-steps per second of CPU time that the virtual devices took. All else is the same in every rerun.
     pub agent_steps_per_cpu_second: f64,
-    /// Up to [`TRACE`] episodes.
+    /// Up to [`MAX_TRACE_LEN`] episodes.
     pub trace: Vec<Trace>,
 }
 
@@ -79,4 +79,4 @@ pub struct Trace {
 }
 
 /// The most entries of a trace.
-pub const TRACE: usize = 128;
+pub const MAX_TRACE_LEN: usize = 128;

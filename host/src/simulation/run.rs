@@ -10,14 +10,14 @@ use super::attackers::Attackers;
 use super::config::SimulationConfig;
 use super::environment::World;
 use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
-use super::outcome::{Outcome, TRACE, Trace};
+use super::outcome::{MAX_TRACE_LEN, Outcome, Trace};
 use super::replay::Logs;
 use crate::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
 use crate::algorithm::{Controller, Counts};
 use crate::algorithm::{ControllerConfig, SetupError};
 use crate::algorithm::{Estimate, ModelParameters, Rule};
 use crate::config::{AggregatorName, ConfigError};
-use crate::math::rng::{Use, generator};
+use crate::math::rng::{Purpose, generator};
 use crate::math::symmetric;
 use crate::privacy::{Private, Seed};
 
@@ -222,7 +222,7 @@ impl<'a> Simulation<'a> {
         let agent_steps = u64::from(steps) * conduct.len() as u64;
         self.agent_steps += agent_steps;
         (self.progress)(agent_steps);
-        let every = self.setting.episodes.count().div_ceil(TRACE as u32);
+        let every = self.setting.episodes.count().div_ceil(MAX_TRACE_LEN as u32);
         if episode.is_multiple_of(every) || episode == self.setting.episodes.count() {
             self.trace.push(Trace {
                 episode,
@@ -292,7 +292,7 @@ impl<'a> Simulation<'a> {
 
 /// Who is corrupted: those with the least of a number that is drawn for each.
 fn corrupted(config: &SimulationConfig, seed: u64) -> Vec<bool> {
-    let mut rng = generator(seed, Use::World, 1);
+    let mut rng = generator(seed, Purpose::World, 1);
     let mut order: Vec<(u64, usize)> = (0..config.run.agents).map(|device| (rng.next_u64(), device)).collect();
     order.sort_unstable();
     let mut corrupted = vec![false; config.run.agents];

@@ -8,7 +8,7 @@ use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 
 use crate::config::{ConfigError, RunConfig};
-use crate::math::rng::{Use, generator};
+use crate::math::rng::{Purpose, generator};
 use crate::simulation::{Attack, DIMENSIONS, Logs, Scene, SimulationConfig, World, for_dimensions};
 
 /// A virtual device of some dimension.
@@ -24,15 +24,15 @@ pub trait VirtualDevice: Send {
 
     /// Lives through the running episode, if there is a model to go by: what it is worth is counted, and its summary
     /// waits to be sent. The last good model does after `patience` milliseconds without a new one.
-    fn live(&mut self, now: u64, patience: u64);
+    fn run_episode(&mut self, now: u64, patience: u64);
 
     /// What it has lived through.
-    fn life(&self) -> Life;
+    fn progress(&self) -> DeviceProgress;
 }
 
 /// A device's life so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Life {
+pub struct DeviceProgress {
     /// Episodes lived through.
     pub episodes: u32,
     /// Summaries that the controller has acknowledged.
@@ -50,7 +50,7 @@ pub struct Life {
 }
 
 /// What a lone attacker can do: it knows nothing of the others.
-pub const LONE_ATTACKS: [Attack; 6] =
+pub const INDEPENDENT_ATTACKS: [Attack; 6] =
     [Attack::None, Attack::SignFlip, Attack::FakeParameter, Attack::Zero, Attack::Huge, Attack::Silent];
 
 /// The device of an identity in the world of a configuration and a seed, the same for all devices of a fleet. With a
@@ -58,15 +58,15 @@ pub const LONE_ATTACKS: [Attack; 6] =
 ///
 /// # Errors
 /// The dimension is not compiled in, the attack needs to know other devices, or the log is not among `logs`.
-pub fn edge(
+pub fn virtual_device(
     identity: Identity,
     sealed: Option<u32>,
     config: &SimulationConfig,
     logs: &Logs,
     seed: u64,
 ) -> Result<Box<dyn VirtualDevice>, ConfigError> {
-    if !LONE_ATTACKS.contains(&config.attack) {
-        let names: Vec<_> = LONE_ATTACKS.iter().map(ToString::to_string).collect();
+    if !INDEPENDENT_ATTACKS.contains(&config.attack) {
+        let names: Vec<_> = INDEPENDENT_ATTACKS.iter().map(ToString::to_string).collect();
         let reason =
             format!("{} needs to know the other devices; a lone one can do {}", config.attack, names.join(", "));
         return Err(ConfigError::new("attack", reason));
@@ -107,7 +107,7 @@ struct Device<const D: usize, const F: usize> {
     joined: bool,
     /// When the last episode ended.
     since: u64,
-    life: Life,
+    progress: DeviceProgress,
 }
 
 impl<const D: usize, const F: usize> Device<D, F> {
@@ -119,13 +119,13 @@ impl<const D: usize, const F: usize> Device<D, F> {
             session,
             world,
             attack,
-            draws: generator(seed, Use::Agent, number),
-            jitter: generator(seed, Use::Attacked, number),
+            draws: generator(seed, Purpose::Agent, number),
+            jitter: generator(seed, Purpose::Attacked, number),
             scene: Scene::new(),
             step: 0,
             joined: false,
             since: 0,
-            life: Life::default(),
+            progress: DeviceProgress::default(),
         }
     }
 
@@ -144,7 +144,7 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
     fn handle(&mut self, frame: &[u8], now: u64) -> Result<Event, DecodeError> {
         let event = self.session.handle(frame, &mut self.agent, now)?;
         self.joined |= matches!(event, Event::Model { .. });
-        self.life.acknowledged += u32::from(matches!(event, Event::Acknowledged { .. }));
+        self.progress.acknowledged += u32::from(matches!(event, Event::Acknowledged { .. }));
         Ok(event)
     }
 
@@ -152,7 +152,7 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
         self.session.poll(self.agent.episode(), now, &mut self.jitter, frame)
     }
 
-    fn live(&mut self, now: u64, patience: u64) {
+    fn run_episode(&mut self, now: u64, patience: u64) {
         let late = self.joined && now >= self.since.saturating_add(patience);
         if self.session.wants_model() && !late {
             return;
@@ -171,12 +171,12 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
                 let _ = self.agent.record(&self.scene.arms[choice.index], reward);
             }
         }
-        self.life.episodes += 1;
-        self.life.steps += u64::from(length);
-        self.life.worth += worth;
-        self.life.best += best;
-        self.life.last_mean_worth = worth / f64::from(length);
-        self.life.last_mean_best = best / f64::from(length);
+        self.progress.episodes += 1;
+        self.progress.steps += u64::from(length);
+        self.progress.worth += worth;
+        self.progress.best += best;
+        self.progress.last_mean_worth = worth / f64::from(length);
+        self.progress.last_mean_best = best / f64::from(length);
         let summary = self.agent.finish();
         if self.attack != Attack::Silent {
             self.session.submit(&summary, now);
@@ -184,7 +184,7 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
         self.since = now;
     }
 
-    fn life(&self) -> Life {
-        self.life
+    fn progress(&self) -> DeviceProgress {
+        self.progress
     }
 }

@@ -477,7 +477,7 @@ fn who_lies_once_has_never_been_there() {
     // Its medians start where the last ones were, and are the same up to their tolerance.
     let ((theta, design), (other, other_design)) = (sent(with.estimate()), sent(without.estimate()));
     assert!((theta - other).norm() < 1e-4 && (&design - other_design).norm() < 1e-3 * design.norm());
-    let units: Vec<AgentId> = with.suspicions().map(|suspicion| suspicion.unit).collect();
+    let units: Vec<AgentId> = with.deviations().map(|deviation| deviation.unit).collect();
     assert_eq!(units, [1, 5, 3, 4].map(AgentId));
 }
 

@@ -11,7 +11,7 @@ use fedbandit::aggregate::{
 };
 use fedbandit::algorithm::{AdmissionError, Fault, Level};
 use fedbandit::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
-use fedbandit::algorithm::{Closed, Controller, Deviation};
+use fedbandit::algorithm::{ClosedEpisode, Controller, Deviation};
 use fedbandit::algorithm::{ControllerConfig, Episodes, SetupError};
 use fedbandit::algorithm::{Estimate, ModelParameters, PaperRule, Rule};
 use fedbandit::algorithm::{Evidence, Schedule, Solution};
@@ -150,7 +150,7 @@ fn side_by_side<A: Aggregator + Clone>(case: &Case, aggregator: A, is_agg: IsAgg
         assert_eq!(controller.counts().faults, naive.faults);
         assert_eq!((controller.missing(), controller.missing_agents().count()), (naive.missing(), naive.missing()));
         let closed = controller.close_episode().unwrap();
-        assert_eq!(closed, Some(Closed { episode: naive.k, missing: naive.missing() }));
+        assert_eq!(closed, Some(ClosedEpisode { episode: naive.k, missing: naive.missing() }));
         naive.k += 1;
         if controller.model().is_none() {
             break;
@@ -257,7 +257,7 @@ fn bombard<const D: usize>(level: Level, aggregator: impl Aggregator + Clone, se
     }
     let Estimate { gram, feature_sum, .. } = controller.estimate();
     if gram.point.iter().chain(&feature_sum.point).all(|value| value.is_finite()) {
-        assert!(controller.suspicions().all(|unit| unit.gram >= 0.0 && unit.feature_sum >= 0.0), "no NaN");
+        assert!(controller.deviations().all(|unit| unit.gram >= 0.0 && unit.feature_sum >= 0.0), "no NaN");
     }
     (controller.counts().repaired, controller.counts().kept)
 }
@@ -465,8 +465,8 @@ fn a_run_ends_after_its_last_episode() {
     let mut controller = Controller::new(setting, agents(3), separate(Mean), NoPrivacy::new).unwrap();
     controller.receive(AgentId(17), 1, [0.0; 3], [0.0; 2]).unwrap();
     assert_eq!(controller.missing_agents().collect::<Vec<_>>(), [AgentId(27), AgentId(7)]);
-    assert_eq!(controller.close_episode(), Ok(Some(Closed { episode: 1, missing: 2 })));
-    assert_eq!(controller.close_episode(), Ok(Some(Closed { episode: 2, missing: 3 })));
+    assert_eq!(controller.close_episode(), Ok(Some(ClosedEpisode { episode: 1, missing: 2 })));
+    assert_eq!(controller.close_episode(), Ok(Some(ClosedEpisode { episode: 2, missing: 3 })));
     assert_eq!((controller.close_episode(), controller.model()), (Ok(None), None));
     for episode in 0..4 {
         assert_eq!(controller.receive(AgentId(7), episode, [0.0; 3], [0.0; 2]), Err(Fault::WrongEpisode));
@@ -549,7 +549,7 @@ fn suspicions_are_distances_in_median_radii() {
     let rule = PaperRule::new(Fixed(0.0), Fixed(0.0), |_| (1.0, 1.0));
     let mut controller = Controller::new(setting(1, 80), agents(4), rule, NoPrivacy::new).unwrap();
     let seen = |controller: &Controller<NoPrivacy, _>| {
-        controller.suspicions().map(|s: Deviation<_>| (s.gram, s.feature_sum)).collect::<Vec<_>>()
+        controller.deviations().map(|s: Deviation<_>| (s.gram, s.feature_sum)).collect::<Vec<_>>()
     };
     assert_eq!(seen(&controller), [(0.0, 0.0); 4], "nothing came yet");
     for (agent, (gram, feature_sum)) in agents(4).into_iter().zip([(1.0, 0.0), (2.0, 0.0), (3.0, 5.0), (40.0, -7.0)]) {
@@ -558,7 +558,7 @@ fn suspicions_are_distances_in_median_radii() {
     controller.close_episode().unwrap();
     let infinite = f64::INFINITY;
     assert_eq!(seen(&controller), [(0.5, 0.0), (1.0, 0.0), (1.5, infinite), (20.0, infinite)]);
-    assert_eq!(controller.suspicions().map(|suspicion| suspicion.unit).collect::<Vec<_>>(), agents(4));
+    assert_eq!(controller.deviations().map(|deviation| deviation.unit).collect::<Vec<_>>(), agents(4));
 }
 
 // --- privacy --------------------------------------------------------------------------------------------------------
@@ -622,8 +622,8 @@ fn the_hook_for_privacy_suffices_for_noise_on_groups() {
     let model = controller.model().unwrap();
     assert!((design(&model) - DMatrix::from_row_slice(2, 2, &[5.5, 1.0, 1.0, 4.5])).amax() < 1e-6);
     assert_eq!(model.rewards, Rewards::Clipped);
-    let suspicions: Vec<_> = controller.suspicions().collect();
-    assert_eq!(suspicions.iter().map(|suspicion| suspicion.unit).collect::<Vec<_>>(), [Group(0), Group(1)]);
+    let suspicions: Vec<_> = controller.deviations().collect();
+    assert_eq!(suspicions.iter().map(|deviation| deviation.unit).collect::<Vec<_>>(), [Group(0), Group(1)]);
     assert!(suspicions.iter().all(|suspicion| (suspicion.gram - 1.0).abs() < 1e-12));
     // Privacy asks for norms up to L = 8 even at the paper's level.
     assert_eq!(controller.receive(AgentId(7), 2, [9.0, 0.0, 0.0], [0.0; 2]), Err(Fault::Norm));
@@ -665,7 +665,7 @@ fn learn(aggregator: impl Aggregator + Clone) -> (Vec<f64>, BTreeMap<AgentId, f6
         controller.close_episode().unwrap();
     }
     assert_eq!(controller.counts(), &Default::default(), "nothing was wrong with any summary");
-    (errors, controller.suspicions().map(|suspicion| (suspicion.unit, suspicion.feature_sum)).collect())
+    (errors, controller.deviations().map(|suspicion| (suspicion.unit, suspicion.feature_sum)).collect())
 }
 
 #[test]

@@ -4,7 +4,7 @@ use fedbandit::aggregate::Points;
 use fedbandit::algorithm::Episodes;
 use fedbandit::algorithm::Streams;
 use fedbandit::algorithm::{
-    Calibrated, Evidence, Inexact, Number, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem,
+    Calibrated, Evidence, Inexact, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem, TheoremNumber,
     beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
 use fedbandit::math::symmetric;
@@ -86,7 +86,7 @@ fn theorems_by_hand() {
         // As a schedule, each theorem is its own formulas.
         let streams = Streams::zeros(1, 1).unwrap();
         let evidence = Evidence { episode: k, streams: &streams, gram: &[0.0], feature_sum: &[0.0] };
-        for (i, number) in [Number::One, Number::Two, Number::Three].into_iter().enumerate() {
+        for (i, number) in [TheoremNumber::One, TheoremNumber::Two, TheoremNumber::Three].into_iter().enumerate() {
             let schedule = Theorem { number, problem, episode_len: length, inexact };
             let (design, theta) = (DMatrix::identity(1, 1), DVector::zeros(1));
             let solution = Solution { lambda: lambdas[i], design: &design, theta: &theta };

@@ -358,7 +358,7 @@ fn a_controller_runs_on_private_streams() {
             controller.close_episode().unwrap();
         }
         assert_eq!(controller.counts(), &Default::default());
-        let units: Vec<_> = controller.suspicions().map(|suspicion| suspicion.unit).collect();
+        let units: Vec<_> = controller.deviations().map(|deviation| deviation.unit).collect();
         assert_eq!(units, (0..9).map(Stream).collect::<Vec<_>>());
     }
 }

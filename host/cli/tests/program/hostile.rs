@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::broker::{ANYBODY, Broker};
 use crate::test_fleet::Fleet;
 use fedbandit::config::RunConfig;
-use fedbandit::simulation::edge;
+use fedbandit::simulation::virtual_device;
 use fedbandit::simulation::{Attack, Colluders, Logs, SimulationConfig};
 use fedbandit_core::wire::{Identity, Message, SummaryMessage, cobs, max_frame_len};
 use fedbandit_core::{Values, packed_len};
@@ -164,7 +164,7 @@ impl<'a> Liar<'a> {
     /// Takes part as a device does, and lies. `spoke` is told of the last episode in which it did.
     fn run(&mut self, spoke: &AtomicU32) {
         let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
-        let mut device = edge(self.identity.clone(), None, &config, &Logs::new(), 1).unwrap();
+        let mut device = virtual_device(self.identity.clone(), None, &config, &Logs::new(), 1).unwrap();
         let start = Instant::now();
         let mut frame = [0; FRAME];
         while self.gang.runs() {
@@ -173,7 +173,7 @@ impl<'a> Liar<'a> {
             let mut buffer = [0; 512];
             while self.gang.runs() {
                 let now = start.elapsed().as_millis() as u64;
-                device.live(now, 5_000);
+                device.run_episode(now, 5_000);
                 let mut sent = Ok(());
                 while let Some(length) = device.poll(now, &mut frame) {
                     match self.instead(&frame[..length], spoke) {
