@@ -136,7 +136,7 @@ fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
 /// A store that has events of this kind to give away; all of them can be read.
 fn stored(directory: &Directory, what: What, raw: bool) -> Result<(File, RunTerms), Failure> {
     let path = directory.store();
-    let store = File::open_to_read(&path).map_err(|error| unreadable(&error).about(path.display()))?;
+    let store = File::open_read_only(&path).map_err(|error| unreadable(&error).about(path.display()))?;
     let damaged = |error: StartError| Failure::data(error).about(path.display());
     let terms = RunTerms::of(&store).map_err(damaged)?;
     if what == What::Messages && terms.config.privacy.is_some() && !raw {

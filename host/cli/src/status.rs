@@ -81,7 +81,7 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
         {
             return Ok(status);
         }
-        match File::open_to_read(&path) {
+        match File::open_read_only(&path) {
             Ok(store) => {
                 let status = inspect(&store, &registry).map_err(|error| match error {
                     StartError::NotBegun => not_begun(),
@@ -93,7 +93,7 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
                 status["service"] = Value::Null;
                 return Ok(status);
             }
-            Err(error) if File::is_taken(&error) => thread::sleep(PAUSE),
+            Err(error) if File::is_locked(&error) => thread::sleep(PAUSE),
             Err(error) => return Err(unreadable(&error).about(path.display())),
         }
     }
@@ -101,7 +101,7 @@ fn of_directory(directory: &Directory) -> Result<Value, Failure> {
 }
 
 pub(super) fn unreadable(error: &StoreError) -> Failure {
-    if File::is_taken(error) {
+    if File::is_locked(error) {
         return Failure::Io("another process has this run open: stop that service first".into());
     }
     Failure::Io(error.to_string())

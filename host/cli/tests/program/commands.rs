@@ -282,7 +282,7 @@ fn exports_are_what_the_store_has() {
 
     here.refuses("export --dir fleet --what messages", 2, "the run is private");
     let mut stored: Vec<Event> = Vec::new();
-    let store = File::open_to_read(&here.path().join("fleet/run.redb")).unwrap();
+    let store = File::open_read_only(&here.path().join("fleet/run.redb")).unwrap();
     store.replay(&mut |bytes| stored.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
     drop(store);
     let numbers = |line: &str| -> Vec<f32> { line.split(',').map(|cell| cell.parse().unwrap()).collect() };

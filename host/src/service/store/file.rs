@@ -1,4 +1,4 @@
-//! The store in a file, by redb.
+//! Store in a file, on redb.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -12,57 +12,57 @@ use redb::{
 
 use super::{Store, StoreError};
 
-/// Events by their number, from 0.
+/// Events, numbered from 0.
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
 
-/// Bytes of the file that are kept in memory, at the most. A log is read once, from its start to its end, and then only grows.
+/// Bytes of redb's page cache. A log is read once from start to end and then only grows, so a small cache suffices.
 const CACHE: usize = 64 << 20;
 
-/// A store in one file. One process at a time can open it.
+/// Store in one file, which is locked while it is open.
 pub struct File {
     database: Access,
     next: u64,
 }
 
 enum Access {
-    All(Database),
-    Read(ReadOnlyDatabase),
+    Write(Database),
+    ReadOnly(ReadOnlyDatabase),
 }
 
 impl File {
-    /// Opens a store, and creates it if there is none.
+    /// Opens a store, or creates it if the file does not exist.
     ///
     /// # Errors
-    /// The file is no store, or another process has it open.
+    /// The file is not a store, or another process has it open.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         if !path.try_exists()? {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             let directory = fs::File::open(parent.unwrap_or(Path::new(".")))?;
-            // One first start after the other. Not all file systems lock a directory; none replaces a file by a link.
+            // Serialises concurrent first starts. Some file systems cannot lock a directory; the hard link below is safe there.
             let _ = directory.lock();
-            // Under another name first: a crash in the middle must not leave half of a store, which nothing could open.
+            // Created under another name first: a crash must not leave a partial store, which could not be opened.
             let unfinished = path.with_extension("unfinished");
             match fs::remove_file(&unfinished) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
                 _ => {}
             }
-            // Its owner's alone: it has what devices sent, and the key of private noise.
+            // Readable by its owner only: the store holds device data and the key of private noise.
             drop(Self::on(backend(fs::File::options().create_new(true).mode(0o600), &unfinished)?)?);
             match fs::hard_link(&unfinished, path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
                 _ => fs::remove_file(&unfinished)?,
             }
-            // The name is not safe before its directory is.
+            // The new name is durable once its directory is synced.
             directory.sync_all()?;
         }
         Self::on(backend(&mut fs::File::options(), path)?)
     }
 
-    /// [`open`](Self::open) for what is not a file of the file system. A crash while it is empty can leave what is no store.
+    /// Opens or creates a store on a storage backend. A crash during creation can leave a backend that cannot be opened.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// See [`open`](Self::open).
     pub fn on(backend: impl StorageBackend) -> Result<Self, StoreError> {
         let database = database(backend)?;
         let write = database.begin_write().map_err(StoreError::new)?;
@@ -73,43 +73,43 @@ impl File {
             last.map_or(0, |(number, _)| number.value() + 1)
         };
         write.commit().map_err(StoreError::new)?;
-        Ok(Self { database: Access::All(database), next })
+        Ok(Self { database: Access::Write(database), next })
     }
 
-    /// Opens a store to read it. What a crash left unfinished is tidied up first, as at any start; what was stored stays as it is.
+    /// Opens a store read-only. If a crash left the file unclean, redb repairs it first; committed events are unaffected.
     ///
     /// # Errors
-    /// There is no store, or another process has it open.
-    pub fn open_to_read(path: &Path) -> Result<Self, StoreError> {
+    /// The file does not exist, is not a store, or another process has it open.
+    pub fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let database = match Builder::new().set_cache_size(CACHE).open_read_only(path) {
-            Err(DatabaseError::RepairAborted) => Access::All(database(backend(&mut fs::File::options(), path)?)?),
-            other => Access::Read(other.map_err(StoreError::new)?),
+            Err(DatabaseError::RepairAborted) => Access::Write(database(backend(&mut fs::File::options(), path)?)?),
+            other => Access::ReadOnly(other.map_err(StoreError::new)?),
         };
         Ok(Self { database, next: u64::MAX })
     }
 
-    /// Whether a store could not be opened because another process has it.
-    pub fn is_taken(error: &StoreError) -> bool {
+    /// Returns true if the error means that another process has the store open.
+    pub fn is_locked(error: &StoreError) -> bool {
         matches!(error.0.downcast_ref(), Some(DatabaseError::DatabaseAlreadyOpen))
     }
 
     fn read(&self) -> Result<ReadTransaction, StoreError> {
         let read = match &self.database {
-            Access::All(database) => database.begin_read(),
-            Access::Read(database) => database.begin_read(),
+            Access::Write(database) => database.begin_read(),
+            Access::ReadOnly(database) => database.begin_read(),
         };
         read.map_err(StoreError::new)
     }
 
     fn write(&self) -> Result<WriteTransaction, StoreError> {
         match &self.database {
-            Access::All(database) if self.next < u64::MAX => database.begin_write().map_err(StoreError::new),
-            _ => Err(io::Error::other("it was opened to be read").into()),
+            Access::Write(database) if self.next < u64::MAX => database.begin_write().map_err(StoreError::new),
+            _ => Err(io::Error::other("the store is open read-only").into()),
         }
     }
 }
 
-/// A file with a lock.
+/// Opens and locks a file.
 fn backend(options: &mut fs::OpenOptions, path: &Path) -> Result<FileBackend, StoreError> {
     FileBackend::new(options.read(true).write(true).open(path)?).map_err(StoreError::new)
 }
@@ -127,7 +127,7 @@ impl Store for File {
                 table.insert(number, event.as_slice()).map_err(StoreError::new)?;
             }
         }
-        // Returns once the file system has it.
+        // Returns after fsync.
         write.commit().map_err(StoreError::new)?;
         self.next += events.len() as u64;
         Ok(())

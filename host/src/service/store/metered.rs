@@ -1,32 +1,32 @@
-//! A store that is watched: how long it takes, and whether it fails.
+//! Measures and logs the commits of a store.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{Store, StoreError};
 
-/// A commit that takes longer is worth a line in the log.
+/// Duration above which a commit is logged as slow.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// A store, and what its commits cost.
+/// Store that measures the commits of another store.
 pub struct MeteredStore {
     store: Box<dyn Store + Send>,
     commits: Arc<Mutex<Commits>>,
 }
 
-/// What commits cost so far.
+/// Histogram of commit durations since the service started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Commits {
-    /// How many there were.
+    /// Number of commits.
     pub count: u64,
-    /// The seconds that they took together.
+    /// Total duration in seconds.
     pub seconds: f64,
-    /// By [`Self::LIMITS`], how many took no longer.
+    /// Number of commits within each of [`Self::LIMITS`], cumulative.
     pub within: [u64; 6],
 }
 
 impl Commits {
-    /// The limits of the classes, in seconds.
+    /// Upper bounds of the histogram's buckets, in seconds.
     pub const LIMITS: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 1.0];
 
     fn add(&mut self, seconds: f64) {
@@ -39,7 +39,7 @@ impl Commits {
 }
 
 impl MeteredStore {
-    /// Watches a store; what its commits cost can be read where the second part is.
+    /// Wraps a store. The second value is updated with each commit.
     pub fn new(store: Box<dyn Store + Send>) -> (Self, Arc<Mutex<Commits>>) {
         let commits = Arc::default();
         (Self { store, commits: Arc::clone(&commits) }, commits)
@@ -49,7 +49,7 @@ impl MeteredStore {
 impl Store for MeteredStore {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
         let start = Instant::now();
-        self.store.append(events).inspect_err(|error| tracing::error!(%error, "the service stops"))?;
+        self.store.append(events).inspect_err(|error| tracing::error!(%error, "commit failed; the service stops"))?;
         let elapsed = start.elapsed();
         if elapsed > SLOW {
             tracing::warn!(events = events.len(), seconds = elapsed.as_secs_f64(), "slow commit");
