@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Frames of the device that the broker has not acknowledged, and of the controller that the device has not read.
+/// Limit of frames that the broker has not acknowledged, and of received frames that the device has not read.
 const IN_FLIGHT: u16 = 8;
-/// How long a broker may take to answer.
+/// Time limit for an answer of the broker.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// A device's client of its own, with its own last will.
-pub(super) struct MqttLine {
+/// Connection of one device, with its own last will.
+pub(super) struct MqttLink {
     client: AsyncClient,
     up: String,
     state: String,
@@ -25,7 +25,7 @@ pub(super) struct MqttLine {
     polling: JoinHandle<()>,
 }
 
-impl MqttLine {
+impl MqttLink {
     pub(super) async fn open(broker: &Broker, run: u32, agent: u32) -> io::Result<Self> {
         let topics = Topics::new(run);
         let state = topics.state(agent);
@@ -35,7 +35,7 @@ impl MqttLine {
             .set_outgoing_inflight_upper_limit(IN_FLIGHT);
         let (client, mut connection) = AsyncClient::new(options, IN_FLIGHT.into());
         timeout(ANSWER, greeted(&mut connection)).await??;
-        // There is room for these two.
+        // The queue has room for both.
         client.try_subscribe(topics.down(agent), QoS::AtLeastOnce).map_err(io::Error::other)?;
         client.try_publish(&state, QoS::AtLeastOnce, true, "ready").map_err(io::Error::other)?;
         let (sender, received) = mpsc::channel(IN_FLIGHT.into());
@@ -55,7 +55,7 @@ impl MqttLine {
         }
     }
 
-    /// Says farewell, so that its last will is not carried out.
+    /// Disconnects cleanly, so that the broker does not publish the last will.
     pub(super) async fn close(mut self) {
         let _ = self.client.publish(&self.state, QoS::AtLeastOnce, true, "disconnected").await;
         let _ = self.client.disconnect().await;
@@ -64,13 +64,13 @@ impl MqttLine {
     }
 }
 
-impl Drop for MqttLine {
+impl Drop for MqttLink {
     fn drop(&mut self) {
         self.polling.abort();
     }
 }
 
-/// Until the broker has taken the connection.
+/// Waits until the broker accepts the connection.
 async fn greeted(connection: &mut EventLoop) -> io::Result<()> {
     loop {
         if let Event::Incoming(Packet::ConnAck(_)) = connection.poll().await.map_err(io::Error::other)? {
@@ -79,7 +79,7 @@ async fn greeted(connection: &mut EventLoop) -> io::Result<()> {
     }
 }
 
-/// Until the connection ends. A frame that the device has no room for is lost; it will come again.
+/// Polls the connection until it ends. A frame that exceeds the device's queue is dropped; the controller sends it again.
 async fn poll(mut connection: EventLoop, sender: mpsc::Sender<Vec<u8>>) {
     while let Ok(event) = connection.poll().await {
         if let Event::Incoming(Packet::Publish(publish)) = event {
