@@ -112,7 +112,7 @@ fn the_demonstration_is_what_the_readme_shows() {
     assert_eq!(here.names("report"), BTreeSet::from(["report.html".into()]));
     let page = fs::read_to_string(here.0.join("report/report.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 3);
-    for title in ["Regret under attack", "How much corruption each aggregator bears", "The cost of privacy"] {
+    for title in ["Regret under attack", "Regret by share of corrupted agents", "The cost of privacy"] {
         assert!(page.contains(title), "{title}");
     }
     // Enough to run it again.
@@ -257,7 +257,7 @@ fn a_sweep_can_be_split_stopped_and_merged() {
     assert_eq!(table, stdout(&here.0, "sweep --merge parts"));
     let page = |directory: &str| fs::read_to_string(here.0.join(directory).join("report.html")).unwrap();
     assert_eq!(page("whole"), page("parts"));
-    assert!(page("whole").contains("How much corruption each aggregator bears"));
+    assert!(page("whole").contains("Regret by share of corrupted agents"));
     for (arguments, code, sentence) in [
         ("sweep", 2, "--config"),
         ("sweep --config grid.toml", 2, "--out"),
