@@ -17,7 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::state_machine::{Dropped, Link};
 use super::super::worker::{Peer, Receipt, WorkerHandle};
-use super::byte_stream::{Allowance, FRAME, Pauses};
+use super::backoff::Backoff;
+use super::byte_stream::{Allowance, FRAME};
 use super::outage::Outage;
 use super::tls::Connector;
 
@@ -152,11 +153,11 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     let current = Arc::new(AtomicU64::new(u64::MAX));
     tokio::spawn(send(client, topics.clone(), outgoing, ordered, Arc::clone(&current)));
     let mut link = None;
-    let (mut pauses, outage) = (Pauses::new(), Outage::new(format!("mqtt {}:{}", broker.host, broker.port)));
+    let (mut backoff, outage) = (Backoff::default(), Outage::new(format!("mqtt {}:{}", broker.host, broker.port)));
     loop {
         let goes_on = match connection.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {
-                pauses = Pauses::new();
+                backoff.reset();
                 outage.connected();
                 // First of all: who sees a model can be sure to be heard.
                 let _ = orders.send(Order::Subscribe);
@@ -177,16 +178,16 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
                 }
                 match (topic, receipt) {
                     (Some((true, agent)), Some(receipt)) => match admit(&mut allowances, agent, &payload) {
-                        Ok(()) => drop(handle.frame(link, payload.into(), Some(receipt)).await),
+                        Ok(()) => drop(handle.deliver(link, payload.into(), Some(receipt)).await),
                         Err(reason) => {
                             receipt();
-                            handle.dropped(reason).await;
+                            handle.count_dropped(reason).await;
                         }
                     },
                     (Some((false, agent)), Some(receipt)) => {
                         receipt();
                         if payload != "ready" {
-                            handle.left(link, agent).await;
+                            handle.detach(link, agent).await;
                         }
                     }
                     (None, Some(receipt)) => receipt(),
@@ -207,7 +208,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
             if let Some(link) = link.take() {
                 handle.disconnect(link).await;
             }
-            pauses.pause().await;
+            backoff.wait().await;
         }
     }
 }
