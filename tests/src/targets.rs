@@ -231,19 +231,19 @@ fn mqtt(data: &[u8]) {
         agent
     });
     let mut service = service();
-    service.reaches_all(Link(1));
+    service.add_broker(Link(1));
     let first = service.take_batch().expect("the first release");
-    service.committed(first);
+    service.mark_committed(first);
     while service.poll().is_some() {}
     for mut frame in [message.to_vec(), authentic(&master().identity(RUN, agent, 2), message)] {
-        let taken = service.handle(Link(1), &mut frame).is_ok();
+        let taken = service.handle_frame(Link(1), &mut frame).is_ok();
         if let Some(batch) = service.take_batch() {
             assert!(taken && batch.events().len() == 1);
-            service.committed(batch);
+            service.mark_committed(batch);
         }
         let answers = std::iter::from_fn(|| service.poll()).count();
         assert!(answers <= usize::from(taken), "{answers} answers");
-        service.left(Link(1), agent);
+        service.detach(Link(1), agent);
     }
     service.tick(10_000).expect("an episode can end");
 }

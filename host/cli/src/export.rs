@@ -134,7 +134,7 @@ fn open_store(directory: &RunDirectory, what: What, raw: bool) -> Result<(File, 
     let path = directory.store();
     let store = File::open_read_only(&path).map_err(|error| unreadable(&error).context(path.display()))?;
     let damaged = |error: StartError| Failure::data(error).context(path.display());
-    let terms = RunTerms::of(&store).map_err(damaged)?;
+    let terms = RunTerms::load(&store).map_err(damaged)?;
     if what == What::Messages && terms.config.privacy.is_some() && !raw {
         let reason = "--what messages: the run is private and its messages contain no noise; add --raw to export them";
         return Err(Failure::Usage(reason.into()));
