@@ -120,8 +120,9 @@ fn require_sealed_frames(config: &ServiceConfig, registry: &Registry) -> Result<
         return Ok(());
     }
     Err(Failure::Config(format!(
-        "privacy: {plain} devices send plain frames, which others on MQTT or TCP can read; enroll them with --sealed, \
-         or set allow-plain-frames = true if nobody else can read the link"
+        "privacy: {plain} of {} devices send plain frames, which others on MQTT or TCP can read; enroll them with \
+         --sealed, or set allow-plain-frames = true if nobody else can read the link",
+        registry.devices.len()
     )))
 }
 
