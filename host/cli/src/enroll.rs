@@ -72,7 +72,7 @@ impl EnrollArgs {
         let Some(registry) = directory.registry()? else {
             let dimension = self.dim.ok_or_else(|| Failure::Usage("--dim is required for the first devices".into()))?;
             if !(1..=MAX_DIMENSION).contains(&dimension.into()) {
-                return Err(Failure::Usage(format!("--dim must be from 1 to {MAX_DIMENSION}, not {dimension}")));
+                return Err(Failure::Usage(format!("--dim must be from 1 to {MAX_DIMENSION}, got {dimension}")));
             }
             return Ok(Registry { run: self.run.unwrap_or(1), dimension, devices: Vec::new() });
         };
