@@ -86,10 +86,10 @@ mod tests {
             SimulationConfig { run, arms: 3, environment: Environment::Shared, attack: Attack::None, corrupt: 0.0 };
         assert_eq!(serde_json::from_str::<SimulationConfig>(text).unwrap(), config);
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);
-        let refused = |text| serde_json::from_str::<SimulationConfig>(text).unwrap_err().to_string();
-        assert!(refused("{\"agnets\":7}").starts_with("agnets: unknown key; expected one of agents, dim"));
-        assert!(refused("{\"run\":{}}").starts_with("unknown field `run`"));
-        assert!(refused("{\"arms\":\"ten\"}").starts_with("arms: invalid type: string \"ten\", expected usize"));
+        let error = |text| serde_json::from_str::<SimulationConfig>(text).unwrap_err().to_string();
+        assert!(error("{\"agnets\":7}").starts_with("agnets: unknown key; expected one of agents, dim"));
+        assert!(error("{\"run\":{}}").starts_with("unknown field `run`"));
+        assert!(error("{\"arms\":\"ten\"}").starts_with("arms: invalid type: string \"ten\", expected usize"));
     }
 
     #[test]

@@ -385,16 +385,16 @@ mod tests {
             let mut messages = Vec::new();
             for (device, corrupted) in devices.iter_mut().zip(&corrupted) {
                 let fakes = *corrupted && config.attack == Attack::FakeParameter;
-                let lies = *corrupted && config.attack == Attack::Intermittent && attackers.next_u32() >> 31 == 0;
+                let attacked = *corrupted && config.attack == Attack::Intermittent && attackers.next_u32() >> 31 == 0;
                 let (lost, gram, sum) = device.run(&world, &model, start..end, fakes);
-                regret += if lies { 0.0 } else { lost };
-                messages.push((lies, gram, sum));
+                regret += if attacked { 0.0 } else { lost };
+                messages.push((attacked, gram, sum));
             }
             let honest = messages.iter().zip(&corrupted).filter(|(_, corrupted)| !**corrupted);
             let mean = honest.map(|((_, gram, _), _)| gram).sum::<DMatrix<f64>>() / 7.0;
             let forged = DVector::from_column_slice(&world.theta).normalize() * (-10.0 * length);
-            for (agent, (lies, gram, sum)) in (0..).map(AgentId).zip(&messages) {
-                let (gram, sum) = if *lies { (&mean, &forged) } else { (gram, sum) };
+            for (agent, (attacked, gram, sum)) in (0..).map(AgentId).zip(&messages) {
+                let (gram, sum) = if *attacked { (&mean, &forged) } else { (gram, sum) };
                 controller.receive_matrix(agent, episode, gram.as_slice(), sum.as_slice()).unwrap();
             }
             controller.close_episode().unwrap();

@@ -151,7 +151,7 @@ fn invalid_options_are_rejected() {
     for (options, sentence) in [
         ("--corrupt 0.5", "corrupt: must be at least 0 and below 0.5, got 0.5"),
         ("--corrupt -0.1", "corrupt: must be at least 0 and below 0.5, got -0.1"),
-        ("--episode-len 0", "episode-len: must be from 1 to 65536, got 0"),
+        ("--episode-len 0", "episode-len: episode length must be from 1 to 65536, got 0"),
         ("--dim 7", "dim: 7 is not supported by virtual devices; use one of 1, 2, 3"),
         ("--agents 0", "agents: must be from 1 to 10000000, got 0"),
         ("--arms 0", "arms: must be from 1 to 1000000, got 0"),
@@ -209,13 +209,13 @@ fn invalid_files_are_rejected_with_their_line() {
     here.file("column.csv", "step,x_1,x_2\n1,1,0\n");
     here.file("good.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n");
     let replay = |file: &str| format!("simulate --dim 2 --environment replay:{file} --report out");
-    refuses(&here.0, &replay("long.csv"), 65, "long.csv: line 2: the action's norm is 1.414214");
+    refuses(&here.0, &replay("long.csv"), 65, "long.csv: line 2: norm of the action is 1.414214");
     refuses(&here.0, &replay("column.csv"), 65, "column.csv: column reward is missing");
     refuses(&here.0, &replay("absent.csv"), 74, "absent.csv");
-    refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "the log has 2 columns x_j, not 4");
+    refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "dim: log has 2 columns x_j, configured 4");
     assert!(stdout(&here.0, &replay("good.csv")).contains("replay:good.csv"));
     let whitened = replay("good.csv") + " --aggregator whitened-filter";
-    refuses(&here.0, &whitened, 78, "whitened-filter must know the noise of rewards");
+    refuses(&here.0, &whitened, 78, "whitened-filter needs the noise level of rewards");
     assert!(stdout(&here.0, &(whitened + " --rewards gaussian:0.1")).contains("whitened-filter"));
     assert!(here.names("out").contains("report.html"));
 }

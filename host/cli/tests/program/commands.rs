@@ -350,7 +350,7 @@ fn invalid_enrolments_and_settings_are_refused() {
     here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16; put the old value back");
     for (more, sentence) in [
         ("agents = 5", "agents: follows from the enrolled devices; remove the key"),
-        ("episode-len = 0", "episode-len: must be from 1 to 65536, not 0"),
+        ("episode-len = 0", "episode-len: episode length must be from 1 to 65536, got 0"),
         ("nonsense = 5", "nonsense: unknown key; expected one of dir, "),
         ("seeds = [1]", "seeds: unknown key; expected one of dir, "),
         ("aggregator = \"oracle\"", "aggregator: oracle is available in simulations only"),
@@ -376,7 +376,7 @@ fn invalid_enrolments_and_settings_are_refused() {
         "run.redb: in use by another process; stop its service first",
     );
     let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
-    here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs to know the other devices");
+    here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs knowledge of other devices");
     here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
     here.refuses("device --connect localhost:1 --identities fleet/devices", 2, "tcp://HOST:PORT");
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
@@ -420,7 +420,7 @@ fn service_accepts_any_dimension() {
     let service = here.serve();
     service.wait_for(|status| status["episode"] == 1);
     let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
-    here.refuses(&device, 2, "virtual devices have one of [");
+    here.refuses(&device, 2, "is not supported by virtual devices; use one of ");
 }
 
 /// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
