@@ -65,7 +65,9 @@ fn npy_header(file: &mut impl Read) -> Result<(String, u64), TableError> {
         (1, 0) => (u16::from_le_bytes(claimed(file)?).into(), 10),
         (2 | 3, 0) => (u32::from_le_bytes(claimed(file)?), 12),
         _ => {
-            return Err(TableError::Data(format!("unsupported .npy version {major}.{minor}; expected 1.0, 2.0 or 3.0")));
+            return Err(TableError::Data(format!(
+                "unsupported .npy version {major}.{minor}; expected 1.0, 2.0 or 3.0"
+            )));
         }
     };
     if length > MAX_HEADER {
