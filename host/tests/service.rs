@@ -514,7 +514,7 @@ fn a_start_that_failed_can_be_corrected() {
     let krum = RunConfig { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
     for (config, window, sentence) in [
         (config(), 64, "window: summaries cannot be taken for 64 episodes"),
-        (krum, 1, "aggregator: krum of 5 points cannot bear 2 corrupted ones"),
+        (krum, 1, "aggregator: krum is undefined for 5 points, 2 of them corrupted"),
         (RunConfig { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
     ] {
         let mut store = Memory::default();

@@ -388,7 +388,7 @@ fn a_failed_first_start_is_no_start() {
     let here = Fleet::new("first-start", 2);
     for (more, sentence) in [
         ("window = 100", "controller.toml: window: must be from 0 to 63"),
-        ("aggregator = \"krum\"", "controller.toml: aggregator: krum of 2 points cannot bear"),
+        ("aggregator = \"krum\"", "controller.toml: aggregator: krum is undefined for 2 points, 0 of them corrupted"),
         ("aggregator = \"solo\"", "controller.toml: aggregator: solo is for simulations alone"),
     ] {
         here.configure(more);
