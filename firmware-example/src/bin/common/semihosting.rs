@@ -1,12 +1,12 @@
-//! How the test programs end: through semihosting, so that QEMU exits with a code, after a panic too.
+//! Exit of the test programs through semihosting: QEMU returns an exit code, also after a panic.
 
 use core::panic::PanicInfo;
 
-// Its critical section is what printing locks with.
+// Provides the critical section that printing locks.
 use cortex_m as _;
 use cortex_m_semihosting::{debug, hprintln};
 
-/// Ends the program well.
+/// Exits with success.
 pub fn succeed() -> ! {
     debug::exit(debug::EXIT_SUCCESS);
     loop {}

@@ -1,4 +1,4 @@
-//! An agent's whole life for dimension `$D`: its size over `empty` is what the agent costs in flash.
+//! All calls of an agent of dimension `$D`. The difference in size to `agent_size_baseline` is the agent's flash usage.
 #![no_std]
 #![no_main]
 
@@ -10,7 +10,7 @@ use fedbandit_core::{Action, Agent, Model, Prior, Rewards, Values};
 
 const D: usize = match usize::from_str_radix(env!("D"), 10) {
     Ok(dimension) => dimension,
-    Err(_) => panic!("set the environment variable D to the dimension"),
+    Err(_) => panic!("environment variable D must be the dimension"),
 };
 
 #[panic_handler]
@@ -23,10 +23,10 @@ fn main() -> ! {
     let prior: &Prior = black_box(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded });
     let mut flash = [0_u8; Agent::<D>::SAVED_LEN];
     let Ok(mut agent) = Agent::<D>::new(prior) else { loop {} };
-    let nothing = Values::Wire(&[]);
+    let empty = Values::Wire(&[]);
     loop {
         let model =
-            Model { episode: 1, episode_len: 8, beta: 1.0, rewards: Rewards::Clipped, theta: nothing, design: nothing };
+            Model { episode: 1, episode_len: 8, beta: 1.0, rewards: Rewards::Clipped, theta: empty, design: empty };
         let model: &Model<'_> = black_box(&model);
         _ = black_box(agent.begin(model));
         let decision_set: &[Action<D>] = black_box(&[]);

@@ -1,7 +1,7 @@
-//! Every public function of `fedbandit-core` on opaque inputs, for dimension `$D`.
+//! Calls every public function of `fedbandit-core` on opaque inputs, for dimension `$D`.
 //!
-//! The panic handler calls a function that does not exist: if any panic can be reached, the program does not link. That it
-//! links is the proof; it is never run. The feature `planted-panic` adds one, to see the check fail.
+//! The panic handler calls an undefined symbol, so the program links only if no panic is reachable. Linking is the test; the
+//! program is never run. The feature `reachable-panic` adds a panic, to test that the check can fail.
 #![no_std]
 #![no_main]
 
@@ -11,18 +11,16 @@ use core::panic::PanicInfo;
 use cortex_m_rt::entry;
 use fedbandit_core::session::Session;
 use fedbandit_core::wire::{Channel, Identity, Message, claimed_address, cobs, is_model, max_frame_len};
-use fedbandit_core::{
-    Action, Agent, Model, Prior, Rewards, Values, norm_squared_limit, packed_len, project, rounding,
-};
+use fedbandit_core::{Action, Agent, Model, Prior, Rewards, Values, norm_squared_limit, packed_len, project, rounding};
 use rand_pcg::Pcg32;
 
 const D: usize = match usize::from_str_radix(env!("D"), 10) {
     Ok(dimension) => dimension,
-    Err(_) => panic!("set the environment variable D to the dimension"),
+    Err(_) => panic!("environment variable D must be the dimension"),
 };
 
-#[expect(unsafe_code, reason = "the one way to name a symbol that is not there")]
-mod absent {
+#[expect(unsafe_code, reason = "the only way to refer to an undefined symbol")]
+mod undefined {
     unsafe extern "C" {
         pub safe fn a_panic_is_reachable() -> !;
     }
@@ -30,7 +28,7 @@ mod absent {
 
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
-    absent::a_panic_is_reachable()
+    undefined::a_panic_is_reachable()
 }
 
 #[entry]
@@ -69,10 +67,10 @@ fn main() -> ! {
             if let Ok(restored) = Agent::restore(black_box(&saved)) {
                 agent = restored;
             }
-            link(&mut agent, &mut rng);
+            call_wire(&mut agent, &mut rng);
             _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3))));
             _ = black_box((rounding::sums(black_box(3), D), rounding::score(black_box(3), 1.0, 1.0, 1.0)));
-            if cfg!(feature = "planted-panic") {
+            if cfg!(feature = "reachable-panic") {
                 _ = black_box(decision_set[black_box(1)]);
             }
         }
@@ -80,8 +78,8 @@ fn main() -> ! {
     loop {}
 }
 
-/// Frames, COBS and the session.
-fn link(agent: &mut Agent<D>, rng: &mut Pcg32) {
+/// Calls the API of plain frames, COBS and the session.
+fn call_wire(agent: &mut Agent<D>, rng: &mut Pcg32) {
     const FRAME: usize = max_frame_len(D);
     let Some(identity) = Identity::from_blob(black_box(&[0; 52])) else { return };
     _ = black_box(identity.to_blob());
@@ -105,11 +103,11 @@ fn link(agent: &mut Agent<D>, rng: &mut Pcg32) {
     }
     _ = black_box(decoder.dropped());
     #[cfg(feature = "sealed")]
-    sealed(agent, rng, &identity);
-    converse(Session::<FRAME, 2>::new(identity, black_box(1)), received, agent, rng);
+    call_sealed(agent, rng, &identity);
+    call_session(Session::<FRAME, 2>::new(identity, black_box(1)), received, agent, rng);
 }
 
-fn converse<const F: usize>(mut session: Session<F, 2>, received: &[u8], agent: &mut Agent<D>, rng: &mut Pcg32) {
+fn call_session<const F: usize>(mut session: Session<F, 2>, received: &[u8], agent: &mut Agent<D>, rng: &mut Pcg32) {
     let mut buffer = [0; F];
     _ = black_box(session.handle(received, agent, black_box(5)));
     _ = black_box(session.resume(received));
@@ -118,9 +116,9 @@ fn converse<const F: usize>(mut session: Session<F, 2>, received: &[u8], agent: 
     _ = black_box((session.wants_model(), session.lost(), session.newest(), session.unacknowledged().count()));
 }
 
-/// Sealed frames, and the session with them.
+/// Calls the API of sealed frames and the session over them.
 #[cfg(feature = "sealed")]
-fn sealed(agent: &mut Agent<D>, rng: &mut Pcg32, identity: &Identity) {
+fn call_sealed(agent: &mut Agent<D>, rng: &mut Pcg32, identity: &Identity) {
     use fedbandit_core::wire::max_sealed_frame_len;
 
     const FRAME: usize = max_sealed_frame_len(D);
@@ -132,5 +130,5 @@ fn sealed(agent: &mut Agent<D>, rng: &mut Pcg32, identity: &Identity) {
         _ = black_box(controller.encode(black_box(&message), black_box(&mut buffer)));
     }
     _ = black_box(device.encode_summary(&agent.finish(), black_box(&mut buffer)));
-    converse(Session::<FRAME, 2>::sealed(identity.clone(), black_box(1)), black_box(&[]), agent, rng);
+    call_session(Session::<FRAME, 2>::sealed(identity.clone(), black_box(1)), black_box(&[]), agent, rng);
 }
