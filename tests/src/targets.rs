@@ -3,6 +3,7 @@
 //! `fuzz/` runs them under libFuzzer, the test `targets` on the stored corpus and on seeded mutations of it.
 
 mod controller;
+pub mod corpus;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
