@@ -53,10 +53,7 @@ fn rules() -> [Box<dyn Rule>; 2] {
     let median = GeometricMedian::new(Tolerance::Relative(1e-6));
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
     let assumptions = Assumptions { corruption: 0.3, noise: 0.5, theta_bound: 1.0, stream_noise: None };
-    [
-        Box::new(PaperRule::new(median.clone(), median, schedule)),
-        Box::new(Whitened::new(Centre::Filter, assumptions)),
-    ]
+    [Box::new(PaperRule::new(median.clone(), median, schedule)), Box::new(Whitened::new(Centre::Filter, assumptions))]
 }
 
 /// Sums of 200 steps with actions on the sphere, θ* = e₁ and R = 1/2.

@@ -92,8 +92,9 @@ impl Args {
             let lives = devices.into_iter().map(|device| live(device, target.clone(), lifetime));
             lives.collect::<tokio::task::JoinSet<_>>().join_all().await
         });
-        let mean =
-            |value: fn(&DeviceProgress) -> f64| lives.iter().map(|[_, life]| value(life)).sum::<f64>() / lives.len() as f64;
+        let mean = |value: fn(&DeviceProgress) -> f64| {
+            lives.iter().map(|[_, life]| value(life)).sum::<f64>() / lives.len() as f64
+        };
         let steps = lives.iter().map(|[half, life]| life.steps - half.steps).sum::<u64>() as f64;
         let late = |sum: fn(&DeviceProgress) -> f64| {
             lives.iter().map(|[half, life]| sum(life) - sum(half)).sum::<f64>() / steps.max(1.0)
