@@ -66,7 +66,7 @@ impl Run {
     fn commit(&mut self) {
         if let Some(batch) = self.service.take_batch() {
             self.store.append(&batch.to_bytes()).unwrap();
-            self.service.committed(batch);
+            self.service.mark_committed(batch);
         }
     }
 
@@ -78,7 +78,7 @@ impl Run {
 
     fn say(&mut self, agent: u32, message: &Message<'_>) -> Result<(), Dropped> {
         let mut frame = encode(agent, message);
-        self.service.handle(Link(agent.into()), &mut frame)
+        self.service.handle_frame(Link(agent.into()), &mut frame)
     }
 
     /// What was sent, by device and in words.
@@ -151,7 +151,7 @@ fn one_batch_is_stored_at_a_time() {
     assert!(run.service.take_batch().is_none());
     run.service.tick(TIME_LIMIT).unwrap();
     assert_eq!((run.sent(), run.service.status(0).episode), (vec![], Some(1)), "its deadline waits");
-    run.service.committed(batch);
+    run.service.mark_committed(batch);
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
     assert_eq!(run.service.take_batch().unwrap().events().len(), 1, "that of 2, and nothing of 1");
 }
@@ -264,7 +264,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
     ];
     let mut counts: BTreeMap<Dropped, u64> = BTreeMap::new();
     for (mut frame, reason) in cases {
-        assert_eq!(run.service.handle(Link(1), &mut frame), Err(reason));
+        assert_eq!(run.service.handle_frame(Link(1), &mut frame), Err(reason));
         *counts.entry(reason).or_default() += 1;
     }
     assert_eq!(run.sent(), []);
@@ -282,7 +282,7 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
     });
     let mut frame = [0; 128];
     let length = wide.encode(&message, &mut frame).unwrap();
-    run.service.handle(Link(1), &mut frame[..length]).unwrap();
+    run.service.handle_frame(Link(1), &mut frame[..length]).unwrap();
     assert_eq!(run.sent(), [(1, format!("nack 1 {:?}", NackReason::WrongDimension))]);
 }
 
@@ -300,23 +300,23 @@ fn a_link_may_reach_everybody() {
     };
     run.say(1, &hello()).unwrap();
     reached(&mut run);
-    run.service.reaches_all(broker);
+    run.service.add_broker(broker);
     assert_eq!(reached(&mut run), BTreeSet::from([2, 3, 4]), "1 has a link of its own, 5 is revoked");
     // Who speaks over it stays there, also after another link has come and gone.
-    run.service.handle(broker, &mut encode(1, &hello())).unwrap();
+    run.service.handle_frame(broker, &mut encode(1, &hello())).unwrap();
     run.say(2, &hello()).unwrap();
     reached(&mut run);
     run.tick(TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 3, 4]));
-    run.service.disconnected(Link(2));
-    run.service.left(broker, 1);
+    run.service.remove_link(Link(2));
+    run.service.detach(broker, 1);
     assert_eq!(run.service.status(0).connected, 0);
     run.tick(2 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 3, 4]));
     run.service.revoke(3);
     run.tick(3 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 4]));
-    run.service.disconnected(broker);
+    run.service.remove_link(broker);
     run.tick(4 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::new());
 }
@@ -341,7 +341,7 @@ fn hostile_frames_do_no_harm() {
                 feature_sum: values[3..].into(),
             };
             let _ = run.say(agent, &Message::Summary(summary));
-            let _ = run.service.handle(Link(agent.into()), &mut noise);
+            let _ = run.service.handle_frame(Link(agent.into()), &mut noise);
             run.tick(u64::from(agent) * 300);
             run.sent();
             Ok(())
@@ -461,7 +461,7 @@ fn a_restart_at_any_time_changes_nothing() {
         let broken = over;
         let releases = straight.events().into_iter().filter(|event| matches!(event, Event::Model(_))).count();
         assert_eq!(releases, 8);
-        assert_eq!(straight.service.learner().counts().faults, broken.service.learner().counts().faults);
+        assert_eq!(straight.service.controller().counts().faults, broken.service.controller().counts().faults);
     }
 }
 
@@ -471,7 +471,7 @@ fn a_store_of_another_run_is_refused() {
     start(&mut store, &config(), &registry(), &master(), TIMING, 0).unwrap();
     let mut refuses = |config: RunConfig, registry: Registry, timing: StartOptions, sentence: &str| {
         let error = start(&mut store, &config, &registry, &master(), timing, 0).err().unwrap();
-        assert!(matches!(error, StartError::Other(_)), "{error}");
+        assert!(matches!(error, StartError::DifferentRun(_)), "{error}");
         assert!(error.to_string().contains(sentence), "{error} lacks {sentence}");
     };
     let longer = RunConfig { episode_len: Some(16), ..config() };
@@ -515,7 +515,11 @@ fn a_start_that_failed_can_be_corrected() {
     for (config, window, sentence) in [
         (config(), 64, "window: summaries cannot be taken for 64 episodes"),
         (krum, 1, "aggregator: krum is undefined for 5 points, 2 of them corrupted"),
-        (RunConfig { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
+        (
+            RunConfig { aggregator: AggregatorName::Solo, ..config() },
+            1,
+            "aggregator: solo is available in simulations only",
+        ),
     ] {
         let mut store = Memory::default();
         let timing = StartOptions { window, ..TIMING };
@@ -614,14 +618,18 @@ fn sealed_devices_hear_and_speak_sealed_frames() {
     for round in 1..=3_u32 {
         // The clock stands still: the store alone must tell the starts apart.
         let mut service = start(&mut store, &config(), &registry, &master(), TIMING, 0).unwrap();
-        assert_eq!(service.handle(Link(1), &mut encode(1, &summary(1))), Err(Dropped::Version), "no way back to plain");
+        assert_eq!(
+            service.handle_frame(Link(1), &mut encode(1, &summary(1))),
+            Err(Dropped::Version),
+            "no way back to plain"
+        );
         for message in [hello(), summary(1), summary(1)] {
             let mut frame = [0; 256];
             let length = device.encode(&message, &mut frame).unwrap();
-            service.handle(Link(1), &mut frame[..length]).unwrap();
+            service.handle_frame(Link(1), &mut frame[..length]).unwrap();
             if let Some(batch) = service.take_batch() {
                 store.append(&batch.to_bytes()).unwrap();
-                service.committed(batch);
+                service.mark_committed(batch);
             }
         }
         let mut answers = Vec::new();
