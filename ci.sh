@@ -36,7 +36,7 @@ usage() {
   echo "  claims  measures again what docs/simulation.md says, for half an hour; --write replaces it, its figures and README.md's output"
   echo "  soak    10,000 worlds of faults, and every operation of the disk; --write replaces both in docs/reliability.md"
   echo "  abuse   2,000 kills of the program, its broker and its devices; hostile devices for ten minutes; --write as above"
-  echo "  fuzz    each target of fuzz/ under libFuzzer for a minute, where a nightly toolchain and cargo-fuzz are; --write as above"
+  echo "  fuzz    each target of fuzz/ under libFuzzer for a minute, with a nightly toolchain and cargo-fuzz; --write also minimises fuzz/corpus"
   echo "  planted plants known bugs one by one, each of which the tests must find; --write replaces the table in docs/reliability.md"
   echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
   echo "  numbers every number and figure of the documentation anew, for hours: ${NUMBERS[*]}, all with --write"
@@ -118,8 +118,8 @@ step_fmt() { setup_host && cargo fmt --all --check && (cd firmware-example && ca
 
 step_lint() {
   setup_embedded || return
-  # In the profile of the tests, so that macros and build scripts are built once for both.
-  cargo clippy --locked --profile checks --all-targets --all-features || return
+  # In the profile of the tests, so that macros and build scripts are built once for both. Includes the targets of fuzz/.
+  cargo clippy --locked --profile checks --workspace --all-targets --all-features || return
   cargo clippy --locked --profile checks -p fedbandit-core || return
   # Debian's compiler comes without clippy.
   local check=clippy board
@@ -137,7 +137,7 @@ step_test() {
   for test in core/tests/*.rs host/tests/*.rs host/tests/*/main.rs host/cli/tests/*/main.rs; do
     programs+=(--test "$(basename "${test%/main.rs}" .rs)")
   done
-  checks --lib --bins --examples "${programs[@]}" && checks --doc
+  checks --lib --bin fedbandit --bin fedbandit-tests --examples "${programs[@]}" && checks --doc
 }
 
 step_faults() { setup_host && checks --test faults --test planted --test storage --test targets --test restart; }
@@ -152,7 +152,7 @@ step_page() {
 step_docs() {
   setup_host || return
   grep -qx "$all_passed" README.md || { echo "README.md lacks: $all_passed"; return 1; }
-  RUSTDOCFLAGS="-D warnings" cargo doc --locked --profile checks --no-deps --all-features
+  RUSTDOCFLAGS="-D warnings" cargo doc --locked --profile checks --workspace --no-deps --all-features
 }
 
 step_nostd() {
@@ -209,7 +209,7 @@ step_fuzz() {
   setup_host || return
   cargo +nightly fuzz --version >/dev/null 2>&1 ||
     { rustup toolchain install nightly --profile minimal && cargo install --locked cargo-fuzz; } >/dev/null 2>&1 ||
-    { skip "no nightly toolchain with cargo-fuzz can be had here"; return; }
+    { skip "no nightly toolchain with cargo-fuzz is available"; return; }
   measure fuzz --seconds 60 "$@"
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# For machines where `rustup target add` cannot download: builds `core` for Cortex-M once, from Debian's Rust sources with
-# Debian's compiler, and links the result into rustup as a toolchain of its own. Nothing under /usr changes.
+# Builds a Cortex-M toolchain where `rustup target add` cannot download one: compiles `core` once, from Debian's Rust
+# sources with Debian's compiler, and links the result into rustup as a separate toolchain. Nothing under /usr changes.
 # usage: debian-toolchain.sh NAME TARGET ...
 set -eu
 name=$1
@@ -34,7 +34,7 @@ TOML
 for target in "$@"; do
   [ -e "$dir/lib/rustlib/$target/complete" ] && continue
   echo "building core for $target"
-  # RUSTC_BOOTSTRAP only here, to build core itself. With bitcode, so that link-time optimisation can see into it.
+  # RUSTC_BOOTSTRAP is needed to build core itself. Embedded bitcode enables link-time optimisation across it.
   (cd "$work" && env -u RUSTUP_TOOLCHAIN RUSTC_BOOTSTRAP=1 RUSTC="$dir/bin/rustc" RUSTFLAGS=-Cembed-bitcode=yes \
     /usr/bin/cargo build -q --release -Zbuild-std=core,alloc --target "$target")
   rm -rf "$dir/lib/rustlib/$target"

@@ -1,17 +1,17 @@
 //! A complete edge device: joins a controller over its serial line, learns with the fleet, survives resets and a lost link.
 //!
-//! The loop: take in what arrived, send what is due, live one step of the episode. Whatever must outlive a reset is kept as it
-//! changes.
+//! The main loop processes received bytes, sends the frame that is due and runs one step of the episode. State that must
+//! survive a reset is saved whenever it changes.
 #![no_std]
 #![no_main]
 
 mod board;
 mod clock;
 mod environment;
-mod memory;
 mod mmio;
-mod retained;
-mod serial;
+mod retained_ram;
+mod saved_state;
+mod uart;
 
 use core::panic::PanicInfo;
 
@@ -29,38 +29,38 @@ use fedbandit_core::{Agent, Prior, Rewards};
 use rand_pcg::Pcg32;
 
 use crate::environment::{D, Environment};
+use crate::saved_state::SavedState;
 
-/// The longest frame.
+/// Length of the longest frame, in bytes.
 const FRAME: usize = max_frame_len(D);
 
-/// Summaries that wait for an acknowledgement at the most.
+/// Largest number of unacknowledged summaries.
 const WINDOW: usize = 4;
 
-/// How long to wait for a new model before the next episode starts with the last good one, in milliseconds: longer than a
-/// controller's deadline, which is 60 s by default. For tests it is built with the variable `PATIENCE`.
+/// Longest wait for a new model before the next episode starts with the last valid one, in milliseconds.
+///
+/// Must exceed the controller's deadline, 60 s by default. Tests override it with the environment variable `PATIENCE`.
 const PATIENCE: u64 = match option_env!("PATIENCE") {
     None => 90_000,
     Some(text) => match u64::from_str_radix(text, 10) {
         Ok(patience) => patience,
-        Err(_) => panic!("PATIENCE is a number of milliseconds"),
+        Err(_) => panic!("PATIENCE must be a number of milliseconds"),
     },
 };
 
-/// Used until the first model, which a device waits for.
+/// Prior of an agent without a saved state. The device waits for its first model, so no step uses it.
 const PRIOR: Prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Clipped };
-
-type Link = Session<FRAME, WINDOW>;
 
 struct Device {
     agent: Agent<D>,
-    link: Link,
+    session: Session<FRAME, WINDOW>,
     environment: Environment,
     decoder: cobs::Decoder<FRAME>,
-    /// For the jitter of repeated frames.
+    /// For the jitter of retries.
     rng: Pcg32,
-    /// Whether the agent ever had a model.
+    /// True once the agent has applied a model.
     joined: bool,
-    /// When the running episode starts with the last good model, if no new one comes.
+    /// Time at which the running episode starts with the last valid model if no new one arrives.
     deadline: u64,
 }
 
@@ -68,14 +68,14 @@ struct Device {
 fn main() -> ! {
     let mut device = start();
     loop {
-        device.take_in();
-        device.send_what_is_due();
-        device.live();
+        device.receive();
+        device.transmit();
+        device.step();
     }
 }
 
-/// Sets up the board and picks up what the last life left.
-// Apart from `main`, so that what only the start needs leaves the stack.
+/// Initialises the board and restores the state saved before the last reset.
+// Separate from `main`, so that its stack frame is released before the main loop.
 #[inline(never)]
 fn start() -> Device {
     board::init();
@@ -84,66 +84,69 @@ fn start() -> Device {
     }
     let identity = Identity::from_blob(&mmio::flash(board::IDENTITY));
     let Some(identity) = identity.filter(|identity| usize::from(identity.dimension) == D) else {
-        error!("no identity for dimension {=usize} is flashed at {=usize:#x}", D, board::IDENTITY);
-        stop()
+        error!("no valid identity for dimension {=usize} at {=usize:#x}; flash the device's blob", D, board::IDENTITY);
+        halt()
     };
-    let memory = memory::Memory::load();
-    info!("agent {=u32} of run {=u32}, start {=u32}", identity.agent, identity.run, memory.boot);
-    // What the line carried while the board was starting ends here.
-    serial::send([0].into_iter());
-    Device::new(identity, &memory)
+    let saved = SavedState::load();
+    info!("agent {=u32} of run {=u32}, boot {=u32}", identity.agent, identity.run, saved.boot);
+    // Delimits whatever the line carried while the board was starting.
+    uart::send([0].into_iter());
+    Device::new(identity, &saved)
 }
 
 impl Device {
-    fn new(identity: Identity, memory: &memory::Memory) -> Self {
-        let environment = Environment::new(identity.agent, memory.boot);
-        let rng = Pcg32::new(identity.agent.into(), !u64::from(memory.boot));
-        let mut link = Link::new(identity, memory.boot);
-        memory.resume(&mut link);
-        let before = memory.agent();
-        let joined = before.is_some();
-        if let Some(agent) = &before {
-            info!("back in episode {=u32} with {=u32} steps", agent.episode(), agent.steps());
+    fn new(identity: Identity, saved: &SavedState) -> Self {
+        let environment = Environment::new(identity.agent, saved.boot);
+        let rng = Pcg32::new(identity.agent.into(), !u64::from(saved.boot));
+        let mut session = Session::<FRAME, WINDOW>::new(identity, saved.boot);
+        saved.resume(&mut session);
+        let restored = saved.agent();
+        let joined = restored.is_some();
+        if let Some(agent) = &restored {
+            info!("restored episode {=u32} with {=u32} steps", agent.episode(), agent.steps());
         }
-        let Some(mut agent) = before.or_else(|| Agent::new(&PRIOR).ok()) else { stop() };
-        // The summary was kept, but the reset came before the agent was: its episode is over all the same.
-        while link.newest().is_some_and(|newest| newest >= agent.episode()) {
+        let Some(mut agent) = restored.or_else(|| Agent::new(&PRIOR).ok()) else { halt() };
+        // A reset between saving a summary and saving the agent leaves the agent in an episode that has ended.
+        while session.newest().is_some_and(|newest| newest >= agent.episode()) {
             agent.finish();
         }
-        Self { agent, link, environment, decoder: cobs::Decoder::new(), rng, joined, deadline: clock::now() + PATIENCE }
+        let deadline = clock::now() + PATIENCE;
+        Self { agent, session, environment, decoder: cobs::Decoder::new(), rng, joined, deadline }
     }
 
-    fn take_in(&mut self) {
-        while let Some(byte) = serial::receive() {
+    /// Processes the bytes received since the last call.
+    fn receive(&mut self) {
+        while let Some(byte) = uart::receive() {
             let Some(frame) = self.decoder.push(byte) else { continue };
-            match self.link.handle(frame, &mut self.agent, clock::now()) {
+            match self.session.handle(frame, &mut self.agent, clock::now()) {
                 Ok(Event::Model { episode }) => {
                     self.joined = true;
-                    memory::keep_agent(&self.agent);
+                    saved_state::save_agent(&self.agent);
                     info!("model of episode {=u32}", episode);
                 }
-                Ok(Event::ModelRefused(reason)) => warn!("model refused: {}", reason),
+                Ok(Event::ModelRefused(reason)) => warn!("model rejected: {}", reason),
                 Ok(Event::Ignored) => {}
                 Ok(event) => {
                     info!("{}", event);
-                    memory::keep_outbox(&self.link);
+                    saved_state::save_outbox(&self.session);
                 }
                 Err(reason) => warn!("frame dropped: {}", reason),
             }
         }
     }
 
-    fn send_what_is_due(&mut self) {
+    /// Sends the frame that is due, if any.
+    fn transmit(&mut self) {
         let mut frame = [0; FRAME];
-        let length = self.link.poll(self.agent.episode(), clock::now(), &mut self.rng, &mut frame);
+        let length = self.session.poll(self.agent.episode(), clock::now(), &mut self.rng, &mut frame);
         if let Some(frame) = length.and_then(|length| frame.get(..length)) {
-            serial::send(cobs::encode(frame));
+            uart::send(cobs::encode(frame));
         }
     }
 
-    /// One step of the episode, or a rest if there is no model to go by.
-    fn live(&mut self) {
-        if self.link.wants_model() && !(self.joined && clock::now() >= self.deadline) {
+    /// Runs one step of the episode, or sleeps while waiting for a model.
+    fn step(&mut self) {
+        if self.session.wants_model() && !(self.joined && clock::now() >= self.deadline) {
             wfi();
             return;
         }
@@ -152,19 +155,19 @@ impl Device {
         if let Some(action) = action {
             let reward = self.environment.reward(action);
             if self.agent.record(action, reward).is_err() {
-                warn!("a step was not recorded");
+                warn!("step not recorded");
             }
         }
         if self.agent.steps() >= self.agent.episode_len() {
             let summary = self.agent.finish();
-            info!("episode {=u32} is over", summary.episode());
-            self.link.submit(&summary, clock::now());
-            memory::keep_outbox(&self.link);
+            info!("episode {=u32} finished", summary.episode());
+            self.session.submit(&summary, clock::now());
+            saved_state::save_outbox(&self.session);
             self.deadline = clock::now() + PATIENCE;
         }
-        memory::keep_agent(&self.agent);
+        saved_state::save_agent(&self.agent);
         if self.agent.steps() == self.agent.episode_len() / 2 {
-            info!("half of episode {=u32} is recorded", self.agent.episode());
+            info!("half of episode {=u32} recorded", self.agent.episode());
         }
     }
 }
@@ -172,11 +175,11 @@ impl Device {
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     error!("{}", defmt::Display2Format(info));
-    stop()
+    halt()
 }
 
-/// Ends the program under QEMU; on hardware, where nobody listens, waits for the watchdog or the reset button.
-fn stop() -> ! {
+/// Exits QEMU with a failure. On hardware, sleeps until the watchdog or the reset button restarts the device.
+fn halt() -> ! {
     if cfg!(feature = "semihosting") {
         debug::exit(debug::EXIT_FAILURE);
     }

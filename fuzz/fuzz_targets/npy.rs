@@ -1,4 +1,4 @@
-//! One of the targets in `tests/src/targets.rs`.
+//! libFuzzer entry point of a target in `fedbandit_tests::targets`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| fedbandit_tests::targets::run("npy", data));

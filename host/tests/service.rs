@@ -517,7 +517,7 @@ fn failed_start_leaves_no_terms() {
     let krum = RunConfig { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
     for (config, window, sentence) in [
         (config(), 64, "window: late summaries can be accepted for at most 63 episodes, got 64"),
-        (krum, 1, "aggregator: krum of 5 points cannot bear 2 corrupted ones"),
+        (krum, 1, "aggregator: krum is undefined for 5 points, 2 of them corrupted"),
         (
             RunConfig { aggregator: AggregatorName::Solo, ..config() },
             1,

@@ -57,7 +57,7 @@ const LIMITS: [(&str, [u64; 3]); 4] = [
 ];
 
 impl Budget {
-    /// Builds and runs the `budget` program, and measures the code of `agent_code` and the whole of `device`.
+    /// Builds and runs the `budget` program, and measures the code of `agent_size` and the whole of `device`.
     ///
     /// # Errors
     /// A program does not build, or did not run to its end.
@@ -90,10 +90,10 @@ impl Budget {
     }
 
     fn measure_code(&mut self, board: Board) -> Result<(), String> {
-        let empty = firmware::flash_bytes(&program("empty", board, "opt-s", None).build()?)?;
+        let baseline = firmware::flash_bytes(&program("agent_size_baseline", board, "opt-s", None).build()?)?;
         for dimension in DIMENSIONS {
-            let whole = firmware::flash_bytes(&program("agent_code", board, "opt-s", Some(dimension)).build()?)?;
-            self.insert(board, dimension, "code_bytes", whole - empty);
+            let whole = firmware::flash_bytes(&program("agent_size", board, "opt-s", Some(dimension)).build()?)?;
+            self.insert(board, dimension, "code_bytes", whole - baseline);
         }
         Ok(())
     }

@@ -22,10 +22,10 @@ usage: fedbandit-tests budget [--write]
   planted   plants known bugs one by one in a copy of the source, target/planted; the tests must find each
   crash     the real program, its broker and its devices, killed N times
   hostile   four in ten devices run every attack and every abuse against the real program, for N minutes at the least
-  fuzz      each target of fuzz/ under libFuzzer, for N seconds; needs a nightly toolchain and cargo-fuzz
+  fuzz      runs each target of fuzz/ under libFuzzer for N seconds; needs a nightly toolchain and cargo-fuzz
   claims    measures docs/simulation.md again, all of it or the named claims, and writes it into DIR
   --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them;
-            fuzz also keeps the fewest inputs that cover the same, in fuzz/corpus
+            fuzz also replaces fuzz/corpus by a minimal set of inputs that covers the same edges
 ";
 
 fn main() -> ExitCode {

@@ -1,7 +1,9 @@
-//! What fuzzing runs: each target takes bytes that anybody may have made, and panics if something is wrong with what
-//! comes of them. `fuzz/` drives them with libFuzzer, the test `targets` with seeded mutations of the kept corpus.
+//! Fuzz targets: each processes untrusted bytes and panics if an invariant is violated.
+//!
+//! `fuzz/` runs them under libFuzzer, the test `targets` on the stored corpus and on seeded mutations of it.
 
 mod controller;
+pub mod corpus;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -28,33 +30,33 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A target's body.
+/// Function under test.
 pub type Body = fn(&[u8]);
 
-/// All of them by name.
+/// All targets by name.
 pub const TARGETS: [(&str, Body); 10] = [
     ("frame", frame),
     ("sealed_frame", sealed_frame),
-    ("stuffing", stuffing),
+    ("cobs", cobs),
     ("config", config),
     ("replay_log", replay_log),
     ("npy", npy),
     ("store_row", store_row),
     ("mqtt", mqtt),
     ("http_request", http_request),
-    ("operations", controller::operations),
+    ("controller_ops", controller::operations),
 ];
 
 /// Runs a target by its name.
 ///
 /// # Panics
-/// There is no such target, or the input is wrong in it.
+/// The target does not exist, or the input violates one of its invariants.
 pub fn run(target: &str, data: &[u8]) {
-    let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
+    let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("target must be listed in TARGETS");
     body(data);
 }
 
-/// The longest frame that is made here.
+/// Length of the longest example frame.
 const FRAME: usize = max_sealed_frame_len(16);
 const RUN: u32 = 1;
 
@@ -62,30 +64,30 @@ fn identity() -> Identity {
     Identity { run: RUN, agent: 2, dimension: 2, key: [3; 32] }
 }
 
-/// Bytes with the address and the tag of a device, whatever else they say.
-fn authentic(identity: &Identity, data: &[u8]) -> Vec<u8> {
+/// Gives arbitrary bytes the address and a valid tag of a device.
+fn authenticated(identity: &Identity, data: &[u8]) -> Vec<u8> {
     let mut frame = data.to_vec();
     if let Some(address) = frame.get_mut(4..12) {
         address[..4].copy_from_slice(&identity.run.to_le_bytes());
         address[4..].copy_from_slice(&identity.agent.to_le_bytes());
     }
-    let mut mac = Hmac::<Sha256>::new_from_slice(&identity.key).expect("any length will do");
+    let mut mac = Hmac::<Sha256>::new_from_slice(&identity.key).expect("HMAC accepts keys of any length");
     mac.update(&frame);
     frame.extend_from_slice(&mac.finalize().into_bytes()[..16]);
     frame
 }
 
-/// A plain frame is what it says: encoded again, it has the same bytes. So is one whose tag is right.
+/// Plain frames: a decoded frame has the same bytes when encoded again. Tried as received and with a valid tag.
 fn frame(data: &[u8]) {
     let identity = identity();
-    for frame in [data.to_vec(), authentic(&identity, data)] {
+    for frame in [data.to_vec(), authenticated(&identity, data)] {
         let _ = claimed_address(&frame);
         let Ok(message) = identity.decode(&frame) else { continue };
         // The dimension is part of the frame.
         let sender = Identity { dimension: frame[3], ..identity.clone() };
         let mut again = vec![0; frame.len()];
         assert_eq!(sender.encode(&message, &mut again), Ok(frame.len()), "{message:?}");
-        // A flag that means nothing is not looked at, and not repeated.
+        // Unknown flags are ignored on decoding and not encoded again.
         if again[2] == frame[2] {
             assert_eq!(again, frame, "{message:?}");
         } else {
@@ -99,13 +101,13 @@ fn frame(data: &[u8]) {
     }
 }
 
-/// Bytes are no sealed frame. A message that is sealed opens as the same message, and not if a bit of it has changed.
+/// Sealed frames: arbitrary bytes are rejected, a sealed message opens unchanged, and a flipped bit is detected.
 fn sealed_frame(data: &[u8]) {
     let identity = identity();
     for channel in [Channel::sealed_device, Channel::sealed_controller] {
         assert!(channel(identity.clone(), 1).decode(&mut data.to_vec()).is_err(), "forged without the key");
     }
-    let plain = authentic(&identity, data);
+    let plain = authenticated(&identity, data);
     let Ok(message) = identity.decode(&plain) else { return };
     let sealed = Identity { dimension: plain[3], ..identity };
     let (device, controller) = (Channel::sealed_device(sealed.clone(), 1), Channel::sealed_controller(sealed, 1));
@@ -117,11 +119,11 @@ fn sealed_frame(data: &[u8]) {
     assert_eq!(opened, Ok(format!("{message:?}")));
     let at = data.iter().fold(0, |sum, byte| sum + usize::from(*byte)) % (8 * length);
     buffer[at / 8] ^= 1 << (at % 8);
-    assert!(to.decode(&mut buffer).is_err(), "bit {at} was changed");
+    assert!(to.decode(&mut buffer).is_err(), "frame with bit {at} flipped was accepted");
 }
 
-/// What is stuffed comes out again; of any other bytes, frames that fit, and none from before the last zero.
-fn stuffing(data: &[u8]) {
+/// COBS: an encoded frame decodes to itself after arbitrary bytes, which yield no frame longer than the buffer.
+fn cobs(data: &[u8]) {
     const ROOM: usize = 64;
     let mut decoder = cobs::Decoder::<ROOM>::new();
     for byte in data {
@@ -129,16 +131,16 @@ fn stuffing(data: &[u8]) {
     }
     decoder.push(0);
     let frame = &data[..data.len().min(ROOM)];
-    let stuffed: Vec<u8> = cobs::encode(frame).collect();
+    let encoded: Vec<u8> = cobs::encode(frame).collect();
     assert!(
-        stuffed.len() <= frame.len() + frame.len() / 254 + 2
-            && stuffed.iter().position(|byte| *byte == 0) == Some(stuffed.len() - 1)
+        encoded.len() <= frame.len() + frame.len() / 254 + 2
+            && encoded.iter().position(|byte| *byte == 0) == Some(encoded.len() - 1)
     );
-    let frames: Vec<Vec<u8>> = stuffed.iter().filter_map(|byte| decoder.push(*byte).map(<[u8]>::to_vec)).collect();
+    let frames: Vec<Vec<u8>> = encoded.iter().filter_map(|byte| decoder.push(*byte).map(<[u8]>::to_vec)).collect();
     assert_eq!(frames, [frame]);
 }
 
-/// A configuration that makes sense, of a simulation or of a service, is the same again once it is written and read.
+/// Configurations of simulations and of services: a valid one survives serialisation.
 fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let file = Path::new("a.toml");
@@ -152,14 +154,14 @@ fn config(data: &[u8]) {
         SimulationConfig { run: config.run, ..SimulationConfig::default() }
     });
     for config in [simulated, served].into_iter().flatten() {
-        let text = serde_json::to_string(&config).expect("it has a text");
-        let again: SimulationConfig = serde_json::from_str(&text).expect("its own text");
+        let text = serde_json::to_string(&config).expect("configuration serialises");
+        let again: SimulationConfig = serde_json::from_str(&text).expect("serialised configuration parses");
         assert_eq!(format!("{again:?}"), format!("{config:?}"));
         assert_eq!(again.validate().is_ok(), config.validate().is_ok());
     }
 }
 
-/// A log that is read, written and read again is the same.
+/// Replay logs: a parsed log is unchanged when written and parsed again.
 fn replay_log(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for bounded in [false, true] {
@@ -176,7 +178,7 @@ fn replay_log(data: &[u8]) {
     }
 }
 
-/// Points that are read from an array or a table are the same once they are written and read again.
+/// Points in `.npy` and CSV: parsed points are unchanged when written as `.npy` and parsed again.
 fn npy(data: &[u8]) {
     let from_table = table::csv(data).ok();
     let from_array = table::npy(data, data.len() as u64).ok();
@@ -189,13 +191,13 @@ fn npy(data: &[u8]) {
         bytes.extend((header.len() as u16).to_le_bytes());
         bytes.extend(header.bytes());
         points.rows().flatten().for_each(|value| bytes.extend(value.to_le_bytes()));
-        let again = table::npy(bytes.as_slice(), bytes.len() as u64).expect("as NumPy writes it");
+        let again = table::npy(bytes.as_slice(), bytes.len() as u64).expect("array in NumPy's format parses");
         assert_eq!((again.len(), again.dimension()), (rows, columns));
         assert!(again.rows().flatten().eq(points.rows().flatten()));
     }
 }
 
-/// A row of the store is what it says.
+/// Rows of the store: a decoded event has the same bytes when encoded again.
 fn store_row(data: &[u8]) {
     for dimension in [0, 1, 2, 3, 8] {
         if let Some(event) = Event::from_bytes(data, dimension) {
@@ -209,15 +211,16 @@ fn service() -> StateMachine {
     let registry = Registry { run: RUN, dimension: 2, devices: (1..=4).map(device).collect() };
     let run = RunConfig { steps: 256, episode_len: Some(4), ..RunConfig::default() };
     let timing = StartOptions { time_limit: 1_000, window: 2, unix_seconds: 1 };
-    start(&mut Memory::default(), &run, &registry, &master(), timing, 0).expect("a service")
+    start(&mut Memory::default(), &run, &registry, &master(), timing, 0).expect("valid configuration")
 }
 
 fn master() -> MasterKey {
-    MasterKey::from_bytes(&[7; 32]).expect("32 bytes")
+    MasterKey::from_bytes(&[7; 32]).expect("master key of 32 bytes")
 }
 
-/// Topics and payloads of a broker: the first line is a topic, the rest is a message, as it is and with a right tag. A topic that is read is
-/// one of ours; a message brings at most one event, and at most one answer.
+/// MQTT publications: the first line is the topic, the rest the payload, as received and with a valid tag.
+///
+/// A parsed topic is one of the run's. A payload causes at most one event and at most one reply.
 fn mqtt(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (topic, message) = (&data[..end], data.get(end + 1..).unwrap_or_default());
@@ -226,16 +229,16 @@ fn mqtt(data: &[u8]) {
         assert!(topic.ends_with(kind.as_bytes()) || topic.len() > kind.len());
         let known = [("up", topics.up(agent)), ("down", topics.down(agent)), ("state", topics.state(agent))];
         let canonical = known.into_iter().find(|(name, _)| *name == kind).map(|(_, topic)| topic);
-        // A number has one canonical form; others, as +2 or 02, mean the same device.
+        // Other forms of an agent's number, such as +2 or 02, are longer than the canonical one.
         assert!(canonical.is_none_or(|canonical| canonical.len() <= topic.len()));
         agent
     });
     let mut service = service();
     service.add_broker(Link(1));
-    let first = service.take_batch().expect("the first release");
+    let first = service.take_batch().expect("batch with the first release");
     service.mark_committed(first);
     while service.poll().is_some() {}
-    for mut frame in [message.to_vec(), authentic(&master().identity(RUN, agent, 2), message)] {
+    for mut frame in [message.to_vec(), authenticated(&master().identity(RUN, agent, 2), message)] {
         let taken = service.handle_frame(Link(1), &mut frame).is_ok();
         if let Some(batch) = service.take_batch() {
             assert!(taken && batch.events().len() == 1);
@@ -245,46 +248,47 @@ fn mqtt(data: &[u8]) {
         assert!(answers <= usize::from(taken), "{answers} answers");
         service.detach(Link(1), agent);
     }
-    service.tick(10_000).expect("an episode can end");
+    service.tick(10_000).expect("episode closes");
 }
 
-/// A service's pages on this computer, for as long as the process lives.
-fn pages() -> SocketAddr {
-    static PAGES: OnceLock<SocketAddr> = OnceLock::new();
-    *PAGES.get_or_init(|| {
+/// Returns the address of a status server, which runs until the process exits.
+fn status_server() -> SocketAddr {
+    static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
+    *ADDRESS.get_or_init(|| {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("tokio runtime starts");
             runtime.block_on(async {
-                // Who writes to somebody who is gone gets an error: so it is in a program of Rust's, and not under libFuzzer.
-                let _pipe = signal(SignalKind::pipe()).expect("a signal");
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+                // libFuzzer has its own main, so that Rust does not ignore SIGPIPE.
+                let _pipe = signal(SignalKind::pipe()).expect("SIGPIPE can be handled");
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("free port on localhost");
                 let (_status, watched) = tokio::sync::watch::channel(service().status(0));
-                sender.send(listener.local_addr().expect("an address")).expect("who asked waits");
+                sender.send(listener.local_addr().expect("bound address")).expect("receiver waits");
                 let commits = std::sync::Arc::new(std::sync::Mutex::new(Commits::default()));
                 http::serve(listener, watched, commits, "name".into()).await;
             });
         });
-        receiver.recv().expect("pages")
+        receiver.recv().expect("status server starts")
     })
 }
 
-/// Whatever somebody asks of the pages, they answer the next one.
+/// HTTP requests: whatever a client sends, the status server answers the next request.
 fn http_request(data: &[u8]) {
-    let address = pages();
-    let mut stream = TcpStream::connect(address).expect("the pages are there");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time");
-    // It may have heard enough before the end.
+    let address = status_server();
+    let mut stream = TcpStream::connect(address).expect("status server accepts connections");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("nonzero timeout");
+    // The server may close the connection early.
     let _ = stream.write_all(data);
     let _ = stream.shutdown(std::net::Shutdown::Write);
-    let mut answer = [0; 64];
-    let length = stream.read(&mut answer).unwrap_or(0);
-    assert!(length == 0 || answer.starts_with(b"HTTP/1."), "{answer:?}");
+    let mut response = [0; 64];
+    let length = stream.read(&mut response).unwrap_or(0);
+    assert!(length == 0 || response.starts_with(b"HTTP/1."), "{response:?}");
     drop(stream);
-    assert_eq!(http::get(address, "/healthz", Duration::from_secs(10)).expect("an answer"), "ok\n");
+    assert_eq!(http::get(address, "/healthz", Duration::from_secs(10)).expect("status server responds"), "ok\n");
 }
 
-/// Inputs to begin with, where none are kept.
+/// Returns valid inputs of a target, which complement its corpus.
 pub fn examples(target: &str) -> Vec<Vec<u8>> {
     let frames = || {
         let identity = identity();
@@ -306,7 +310,7 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         ];
         messages.map(|message| {
             let mut frame = vec![0; FRAME.max(length)];
-            let length = identity.encode(&message, &mut frame).expect("room for it");
+            let length = identity.encode(&message, &mut frame).expect("frame fits");
             frame.truncate(length - 16);
             frame
         })
@@ -314,7 +318,7 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
     let text = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     match target {
         "frame" | "sealed_frame" => frames().to_vec(),
-        "stuffing" => vec![vec![1, 0, 2, 0, 0, 3], vec![255; 300], frames()[3].clone()],
+        "cobs" => vec![vec![1, 0, 2, 0, 0, 3], vec![255; 300], frames()[3].clone()],
         "config" => text(&[
             "dim = 8\nattack = \"collude\"\nsteps = 100\n",
             "privacy = \"4,1e-6\"\nmechanism = \"blt\"\nepisode-len = 8\nrewards = \"bounded\"\n",

@@ -145,7 +145,7 @@ fn a_device_learns_like_its_twin() {
             line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
             model.learn(&expected);
         }
-        let log = device.wait_for_log("episode 3 is over", PATIENCE);
+        let log = device.wait_for_log("episode 3 finished", PATIENCE);
         assert!(log.is_some(), "{board:?} logged {:?}", device.log());
     }
 }
@@ -178,7 +178,7 @@ fn a_device_outlives_a_bad_line() {
         line.send(&damaged).unwrap();
         line.send(&encode(&stranger, &Message::Model(model.view()))).unwrap();
         line.send(&encode(&identity, &Message::Model(indefinite.view()))).unwrap();
-        device.wait_for_log("model refused", PATIENCE / 20).is_some()
+        device.wait_for_log("model rejected", PATIENCE / 20).is_some()
     });
     assert!(refused, "{:?}", device.log());
     let dropped = device.log().iter().filter(|line| line.contains("frame dropped")).count();
@@ -214,8 +214,8 @@ fn a_device_without_a_controller_goes_on() {
         let model = OwnedModel::first(EPISODE_LEN);
         line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
         for episode in 1..=3 {
-            let over = format!("episode {episode} is over");
-            assert!(device.wait_for_log(&over, PATIENCE).is_some(), "{board:?}: {:?}", device.log());
+            let finished = format!("episode {episode} finished");
+            assert!(device.wait_for_log(&finished, PATIENCE).is_some(), "{board:?}: {:?}", device.log());
         }
         // All three summaries are still there for a controller that comes back.
         let mut twin = Twin::new(identity.agent);
@@ -246,9 +246,9 @@ fn resets_in_the_middle(agent: u32) -> bool {
     assert!(device.wait_for_log("half of episode 1", PATIENCE).is_some(), "{:?}", device.log());
     device.reset(&mut line).unwrap();
 
-    let back = device.wait_for_log("back in episode", PATIENCE).unwrap_or_else(|| panic!("{:?}", device.log()));
+    let back = device.wait_for_log("restored episode", PATIENCE).unwrap_or_else(|| panic!("{:?}", device.log()));
     let words: Vec<&str> = back.split(' ').collect();
-    let ["back", "in", "episode", "1", "with", steps, "steps"] = words[..] else { return false };
+    let ["restored", "episode", "1", "with", steps, "steps"] = words[..] else { return false };
     let steps: u32 = steps.parse().unwrap();
     assert!((MAX_EPISODE_LEN / 2..MAX_EPISODE_LEN).contains(&steps));
     // The first start's hello may still be on the line.
@@ -319,8 +319,8 @@ fn a_device_keeps_its_last_good_model_and_resumes() {
 
         // Nobody is there for three episodes: they are lived by the first model.
         for episode in 2..=4 {
-            let over = format!("episode {episode} is over");
-            assert!(device.wait_for_log(&over, PATIENCE).is_some(), "{board:?}: {:?}", device.log());
+            let finished = format!("episode {episode} finished");
+            assert!(device.wait_for_log(&finished, PATIENCE).is_some(), "{board:?}: {:?}", device.log());
         }
         let mut line = device.line().unwrap();
         for episode in 2..=4 {
@@ -344,7 +344,7 @@ fn a_device_keeps_its_last_good_model_and_resumes() {
         // A slow machine may have lived through more episodes by the first model before that.
         let log = device.log();
         let before = log.iter().take_while(|line| !line.contains("model of episode 3"));
-        for _ in 4..before.filter(|line| line.contains("is over")).count() {
+        for _ in 4..before.filter(|line| line.contains("finished")).count() {
             twin.live();
             twin.agent.finish();
         }
@@ -358,7 +358,7 @@ fn a_device_keeps_its_last_good_model_and_resumes() {
         // After a reset, and with no controller, it goes on from there.
         assert!(device.wait_for_log("Acknowledged { episode: 3 }", PATIENCE).is_some(), "{:?}", device.log());
         device.reset(&mut line).unwrap();
-        assert!(device.wait_for_log("back in episode 4 with 0 steps", PATIENCE).is_some(), "{:?}", device.log());
+        assert!(device.wait_for_log("restored episode 4 with 0 steps", PATIENCE).is_some(), "{:?}", device.log());
         twin.world = Environment::new(agent, 2);
         twin.live();
         let fourth = frame(&identity, &twin.agent.finish());

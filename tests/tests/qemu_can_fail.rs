@@ -10,7 +10,7 @@ use fedbandit_tests::firmware::{self, BOARDS, Board, Program, Run};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Built once, as two tests run it at the same time.
-static HANG: LazyLock<PathBuf> = LazyLock::new(|| build("planted_hang", BOARDS[0]));
+static HANG: LazyLock<PathBuf> = LazyLock::new(|| build("hangs", BOARDS[0]));
 
 fn build(bin: &str, board: Board) -> PathBuf {
     let program = Program { bin, board, profile: "release", features: &[], dimension: None };
@@ -31,11 +31,11 @@ fn assert_not_proven(run: &Run, board: Board) {
 #[test]
 fn a_panic_is_no_success() {
     for board in BOARDS {
-        let run = firmware::run(board, &build("planted_panic", board), &[], PATIENCE).unwrap();
+        let run = firmware::run(board, &build("panics", board), &[], PATIENCE).unwrap();
         assert_not_proven(&run, board);
         assert_eq!(run.code, Some(1), "{board:?}");
         assert_eq!(run.lines.first().map(String::as_str), Some("started"), "{board:?}");
-        assert!(run.lines.iter().any(|line| line == "planted"), "{board:?}: {:?}", run.lines);
+        assert!(run.lines.iter().any(|line| line == "deliberate panic"), "{board:?}: {:?}", run.lines);
     }
 }
 

@@ -1,10 +1,11 @@
-//! The targets of fuzzing as a test: the kept corpus, and seeded mutations of it, with a limit on what each may allocate.
+//! Fuzz targets on their corpus and on seeded mutations of it, with a limit on the memory that each input may allocate.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 
 use fedbandit_tests::chance::Chance;
-use fedbandit_tests::targets::{TARGETS, examples};
+use fedbandit_tests::record::thousands;
+use fedbandit_tests::targets::{TARGETS, corpus, examples};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -12,16 +13,15 @@ static MEMORY: PeakAlloc = PeakAlloc;
 
 /// Mutations per target.
 const MUTATIONS: u64 = 3_000;
-/// What a target may have allocated at once: so many bytes, and so many for each byte of its input. Readers of text keep some dozens of
-/// bytes for each field; the service and the pages have a size of their own.
-const ALLOCATED: (usize, usize) = (1 << 20, 256);
+/// Memory that a target may have allocated at any time: a constant, and bytes per byte of input.
+///
+/// Parsers of text keep dozens of bytes per field; the service and the status server need the constant.
+const ALLOCATION_LIMIT: (usize, usize) = (1 << 20, 256);
 
-/// The corpus that is kept, or what there is to begin with.
-fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let kept = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
-    let mut files: Vec<PathBuf> = fs::read_dir(kept).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files.into_iter().map(|file| fs::read(file).unwrap()).chain(examples(target)).collect()
+const FUZZ: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz");
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 fn mutated(corpus: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
@@ -49,14 +49,15 @@ fn mutated(corpus: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
     bytes
 }
 
-/// One test for all: what is allocated is counted for the whole process.
+/// A single test, since allocations are counted for the whole process.
 #[test]
-fn no_bytes_break_a_target() {
+fn targets_accept_corpus_and_mutations() {
+    every_target_is_a_libfuzzer_target();
     let mut all = 0;
     for (number, (name, body)) in TARGETS.into_iter().enumerate() {
-        let corpus = corpus(name);
+        let corpus = [corpus::read(name).unwrap(), examples(name)].concat();
         let mut chance = Chance::new(9, number as u64);
-        // What is made once is not the input's doing.
+        // Memory that is allocated once does not count.
         corpus.iter().for_each(|input| body(input));
         let mutations = if name == "http_request" { MUTATIONS / 10 } else { MUTATIONS };
         all += mutations;
@@ -66,12 +67,23 @@ fn no_bytes_break_a_target() {
             MEMORY.reset_peak_usage();
             body(&input);
             let allocated = MEMORY.peak_usage().saturating_sub(before);
-            assert!(allocated <= ALLOCATED.0 + ALLOCATED.1 * input.len(), "{name}: {allocated} bytes for {input:?}");
+            let limit = ALLOCATION_LIMIT.0 + ALLOCATION_LIMIT.1 * input.len();
+            assert!(allocated <= limit, "{name}: {allocated} bytes allocated, limit {limit}, for {input:?}");
         }
     }
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reliability.md")).unwrap();
-    assert!(
-        page.contains(&format!("| {},{:03} mutations |", all / 1000, all % 1000)),
-        "the page says another number than {all}"
-    );
+    let page = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reliability.md"));
+    let cell = format!("| {} mutations |", thousands(all));
+    assert!(page.contains(&cell), "docs/reliability.md lacks the cell {cell}");
+}
+
+/// Compares the programs and the corpus files of `fuzz/` with the table of targets.
+fn every_target_is_a_libfuzzer_target() {
+    let names: BTreeSet<&str> = TARGETS.into_iter().map(|(name, _)| name).collect();
+    let manifest: toml::Table = toml::from_str(&read(&format!("{FUZZ}/Cargo.toml"))).unwrap();
+    let programs = manifest["bin"].as_array().unwrap();
+    assert_eq!(programs.iter().map(|program| program["name"].as_str().unwrap()).collect::<BTreeSet<_>>(), names);
+    for name in &names {
+        let call = format!("fedbandit_tests::targets::run(\"{name}\", data)");
+        assert!(read(&format!("{FUZZ}/fuzz_targets/{name}.rs")).contains(&call), "fuzz target {name} lacks {call}");
+    }
 }

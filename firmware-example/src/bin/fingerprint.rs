@@ -2,8 +2,8 @@
 #![no_std]
 #![no_main]
 
-#[path = "../semihosted.rs"]
-mod semihosted;
+#[path = "common/semihosting.rs"]
+mod semihosting;
 
 #[path = "../../../core/tests/fingerprint.rs"]
 mod fingerprint;
@@ -22,5 +22,5 @@ fn main() -> ! {
         hprintln!("32 {}", fingerprint::<32>());
     }
     hprintln!("done");
-    semihosted::succeed()
+    semihosting::succeed()
 }

@@ -1,9 +1,9 @@
-//! The tests of `core/tests/on_target.rs` on a board: prints a line `ok NAME` for each, and `N passed` at the end.
+//! Runs the tests of `core/tests/on_target.rs` on a board. Prints `ok NAME` for each, then `N passed`.
 #![no_std]
 #![no_main]
 
-#[path = "../semihosted.rs"]
-mod semihosted;
+#[path = "common/semihosting.rs"]
+mod semihosting;
 
 #[path = "../../../core/tests/on_target.rs"]
 mod on_target;
@@ -18,5 +18,5 @@ fn main() -> ! {
         hprintln!("ok {}", name);
     }
     hprintln!("{} passed", on_target::TESTS.len());
-    semihosted::succeed()
+    semihosting::succeed()
 }

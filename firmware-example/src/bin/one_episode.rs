@@ -1,9 +1,9 @@
-//! `fedbandit-core`'s example, unchanged, on a board.
+//! Runs the example of `fedbandit-core`, unchanged, on a board.
 #![no_std]
 #![no_main]
 
-#[path = "../semihosted.rs"]
-mod semihosted;
+#[path = "common/semihosting.rs"]
+mod semihosting;
 
 #[path = "../../../core/examples/one_episode.rs"]
 mod example;
@@ -14,5 +14,5 @@ use cortex_m_semihosting::hprintln;
 #[entry]
 fn main() -> ! {
     hprintln!("{}", example::one_episode().unwrap());
-    semihosted::succeed()
+    semihosting::succeed()
 }

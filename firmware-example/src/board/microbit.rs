@@ -1,13 +1,13 @@
-//! BBC micro:bit 1: nRF51822, Cortex-M0 with 16 KiB RAM; its UART on the pins of the USB interface chip.
+//! BBC micro:bit 1: nRF51822, Cortex-M0 with 16 KiB of RAM; UART on the pins of the USB interface chip.
 //!
-//! The nRF51 has no SysTick: its TIMER0 counts the milliseconds. QEMU's model of the chip has both.
+//! The nRF51 has no SysTick, so TIMER0 counts milliseconds. QEMU's model of the chip has both.
 
 use cortex_m::peripheral::SYST;
 
 use super::enable_interrupt;
 use crate::mmio::Register;
 
-/// The last kilobyte of the 256 KiB flash.
+/// Address of the provisioning blob: the last kilobyte of the 256 KiB flash.
 pub const IDENTITY: usize = 0x0003_fc00;
 
 const HFCLKSTART: Register = Register::new(0x4000_0000);
@@ -41,18 +41,18 @@ const TIMER_INTENSET: Register = Register::new(TIMER0 + 0x304);
 const PRESCALER: Register = Register::new(TIMER0 + 0x510);
 const CC0: Register = Register::new(TIMER0 + 0x540);
 
-/// Starts TIMER0: the 16 MHz of the crystal divided by 2⁴, and a millisecond is 1,000 of that.
+/// Starts TIMER0: the crystal's 16 MHz divided by 2⁴, so that 1,000 counts are a millisecond.
 pub fn start_timer(_: SYST) {
     PRESCALER.write(4);
     CC0.write(1_000);
-    // At CC0 it starts anew.
+    // Clears the counter at CC0.
     SHORTS.write(1 << 0);
     TIMER_INTENSET.write(1 << 16);
     START.write(1);
     enable_interrupt(8);
 }
 
-/// Whether a millisecond has passed since the last time.
+/// Returns true if a millisecond has passed since the last call.
 pub fn ticked() -> bool {
     let ticked = COMPARE0.read() != 0;
     if ticked {
@@ -61,22 +61,22 @@ pub fn ticked() -> bool {
     ticked
 }
 
-/// Starts the crystal, whose precision the baud rate needs, and sets up the UART.
+/// Starts the crystal, whose precision the baud rate requires, and initialises the UART.
 pub fn init() {
     HFCLKSTART.write(1);
-    // It takes under a millisecond; a board without one goes on with the internal oscillator.
+    // Takes less than a millisecond; a board without a crystal continues with the internal oscillator.
     for _ in 0..10_000 {
         if HFCLKSTARTED.read() != 0 {
             break;
         }
     }
-    // TX is high at rest, an output without input; RX is an input.
+    // TX: output, idle high, input buffer disconnected. RX: input.
     OUTSET.write(1 << TX);
     Register::new(PIN_CNF + 4 * TX as usize).write(0b11);
     Register::new(PIN_CNF + 4 * RX as usize).write(0);
     PSELTXD.write(TX);
     PSELRXD.write(RX);
-    // The manual's value for 115,200 baud.
+    // The reference value for 115,200 baud.
     BAUDRATE.write(0x01d7_e000);
     ENABLE.write(4);
     INTENSET.write(1 << 2);
@@ -85,17 +85,17 @@ pub fn init() {
     enable_interrupt(2);
 }
 
-/// The next byte that arrived.
+/// Returns the next received byte, if any.
 pub fn received() -> Option<u8> {
     if RXDRDY.read() == 0 {
         return None;
     }
-    // The event first, so that a byte that arrives meanwhile sets it again.
+    // Clears the event first, so that a byte received meanwhile sets it again.
     RXDRDY.write(0);
     Some(RXD.read() as u8)
 }
 
-/// Sends a byte.
+/// Sends a byte; blocks until the UART accepts it.
 pub fn send(byte: u8) {
     TXDRDY.write(0);
     TXD.write(byte.into());

@@ -1,13 +1,13 @@
-//! The boards. A board is one small module with
+//! Board support. Each board is one small module with
 //!
-//! - `CLOCK_HZ`: what SysTick counts, or `start_timer` and `ticked` in place of `systick.rs` if the chip has no SysTick,
-//! - `IDENTITY`: where the provisioning blob is flashed, in the last kilobyte of the flash,
-//! - `init()`: clocks, pins, the UART at 115,200 baud and its receive interrupt,
-//! - `received()`: the next byte that arrived, if any,
-//! - `send(byte)`: waits for room and sends.
+//! - `CLOCK_HZ`: the frequency of SysTick; a chip without SysTick provides `start_timer` and `ticked` instead,
+//! - `IDENTITY`: the address of the provisioning blob, in the last kilobyte of the flash,
+//! - `init()`: initialises clocks, pins, the UART at 115,200 baud and its receive interrupt,
+//! - `received()`: returns the next received byte, if any,
+//! - `send(byte)`: blocks until the UART accepts the byte.
 //!
-//! A new one is a file here, three lines below, a feature in `Cargo.toml`, and a row in `build.rs`, whose array gets longer by one. If QEMU has
-//! the board, it is also a row in `tests/src/firmware.rs` and its blob's address in `tests/src/device.rs`.
+//! To add a board, create its module here, add three lines below, a feature in `Cargo.toml` and a row in `build.rs`. If QEMU
+//! models the board, also add a row in `tests/src/firmware.rs` and the blob's address in `tests/src/device.rs`.
 
 #[cfg(any(feature = "mps2-an385", feature = "mps2-an386", feature = "mps2-an505"))]
 #[path = "mps2.rs"]
@@ -32,7 +32,7 @@ pub use systick::{start_timer, ticked};
 
 use crate::mmio::Register;
 
-/// Lets an interrupt through to the processor: bit `number` of the NVIC's set-enable registers (Armv7-M manual, B3.4.4).
+/// Enables an interrupt: sets bit `number` of the NVIC's set-enable registers (Armv7-M manual, B3.4.4).
 fn enable_interrupt(number: usize) {
     Register::new(0xe000_e100 + 4 * (number / 32)).write(1 << (number % 32));
 }

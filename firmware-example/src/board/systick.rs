@@ -1,4 +1,4 @@
-//! The millisecond timer of the boards that have SysTick.
+//! Millisecond timer of boards with SysTick.
 
 use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
@@ -7,7 +7,7 @@ use cortex_m_rt::exception;
 use super::chosen::CLOCK_HZ;
 use crate::clock;
 
-/// Starts it, from the processor's clock.
+/// Starts SysTick from the processor's clock.
 pub fn start_timer(mut systick: SYST) {
     systick.set_clock_source(SystClkSource::Core);
     systick.set_reload(CLOCK_HZ / 1_000 - 1);
@@ -16,7 +16,7 @@ pub fn start_timer(mut systick: SYST) {
     systick.enable_interrupt();
 }
 
-/// Never by an interrupt: SysTick has an exception of its own.
+/// Always false: SysTick has its own exception, [`SysTick`].
 pub fn ticked() -> bool {
     false
 }

@@ -4,9 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use fedbandit::service::transport::mqtt::{Broker, Topics};
-use rumqttc::v5::mqttbytes::QoS;
-use rumqttc::v5::mqttbytes::v5::{LastWill, Packet};
-use rumqttc::v5::{AsyncClient, Event, EventLoop};
+use rumqttc::{AsyncClient, Event, EventLoop, LastWill, Packet, PublishOptions, QoS};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -33,18 +31,21 @@ impl MqttLink {
         options
             .set_last_will(LastWill::new(&state, "lost", QoS::AtLeastOnce, true, None))
             .set_outgoing_inflight_upper_limit(IN_FLIGHT);
-        let (client, mut connection) = AsyncClient::new(options, IN_FLIGHT.into());
-        timeout(ANSWER, greeted(&mut connection)).await??;
+        let (client, mut connection) = AsyncClient::builder(options).capacity(IN_FLIGHT.into()).build();
+        // The first event is the broker's consent.
+        timeout(ANSWER, connection.poll()).await?.map_err(io::Error::other)?;
         // The queue has room for both.
         client.try_subscribe(topics.down(agent), QoS::AtLeastOnce).map_err(io::Error::other)?;
-        client.try_publish(&state, QoS::AtLeastOnce, true, "ready").map_err(io::Error::other)?;
+        client
+            .try_publish(&state, "ready", PublishOptions::new(QoS::AtLeastOnce).retained())
+            .map_err(io::Error::other)?;
         let (sender, received) = mpsc::channel(IN_FLIGHT.into());
         let polling = tokio::spawn(poll(connection, sender));
         Ok(Self { client, up: topics.up(agent), state, received, polling })
     }
 
     pub(super) async fn send(&mut self, frame: &[u8]) -> io::Result<()> {
-        self.client.publish(&self.up, QoS::AtLeastOnce, false, frame.to_vec()).await.map_err(io::Error::other)
+        self.client.publish(&self.up, frame, PublishOptions::new(QoS::AtLeastOnce)).await.map_err(io::Error::other)
     }
 
     pub(super) async fn receive(&mut self, patience: Duration) -> io::Result<Option<Vec<u8>>> {
@@ -57,7 +58,10 @@ impl MqttLink {
 
     /// Disconnects cleanly, so that the broker does not publish the last will.
     pub(super) async fn close(mut self) {
-        let _ = self.client.publish(&self.state, QoS::AtLeastOnce, true, "disconnected").await;
+        let retained = PublishOptions::new(QoS::AtLeastOnce).retained();
+        if let Ok(notice) = self.client.publish_tracked(&self.state, "disconnected", retained).await {
+            let _ = timeout(ANSWER, notice.wait_async()).await;
+        }
         let _ = self.client.disconnect().await;
         self.received.close();
         let _ = timeout(ANSWER, &mut self.polling).await;
@@ -67,15 +71,6 @@ impl MqttLink {
 impl Drop for MqttLink {
     fn drop(&mut self) {
         self.polling.abort();
-    }
-}
-
-/// Waits until the broker accepts the connection.
-async fn greeted(connection: &mut EventLoop) -> io::Result<()> {
-    loop {
-        if let Event::Incoming(Packet::ConnAck(_)) = connection.poll().await.map_err(io::Error::other)? {
-            return Ok(());
-        }
     }
 }
 

@@ -1,20 +1,20 @@
-//! The rules that look at one coordinate at a time.
+//! Coordinate-wise rules.
 
 use super::mean::{answer, mean};
 use super::{Aggregate, AggregateError, Aggregator, Points, middle_pair};
 
-/// The median of each coordinate; for an even n, the midpoint of the two middle values.
+/// Median of each coordinate; for an even n, the midpoint of the two middle values.
 ///
-/// Reads the points once, and holds 16 columns of them at a time. O(n·p) operations.
+/// Reads the points once and buffers 16 columns. O(n·p) operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CoordinateMedian;
 
-/// The mean of the values ranked f+1 to n−f in each coordinate.
+/// Mean of the values ranked f+1 to n−f in each coordinate.
 ///
-/// Needs n > 2f. Reads the points once, and holds 16 columns of them at a time. O(n·p) operations.
+/// Requires n > 2f. Reads the points once and buffers 16 columns. O(n·p) operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimmedMean {
-    /// How many values are left out at either end.
+    /// Number of values trimmed at either end.
     pub f: usize,
 }
 
@@ -29,14 +29,14 @@ impl Aggregator for TrimmedMean {
         let (n, f) = (points.len(), self.f);
         answer(points, 1, || {
             if f >= n.div_ceil(2) {
-                return Err(AggregateError::TooCorrupted { rule: "trimmed-mean", n, f, needs: "it needs n > 2f" });
+                return Err(AggregateError::TooCorrupted { rule: "trimmed-mean", n, f, needs: "it requires n > 2f" });
             }
             Ok(by_column(points, |column| trimmed_mean(column, f)))
         })
     }
 }
 
-/// Two cache lines of a row, so that no line is fetched for a single value of it.
+/// Columns per block: two cache lines of a row, so that every fetched line is used completely.
 const BLOCK: usize = 16;
 
 fn by_column(points: &Points<'_>, rule: impl Fn(&mut [f64]) -> f64) -> Vec<f64> {

@@ -3,22 +3,22 @@
 use super::mean::{answer, mean};
 use super::{Aggregate, AggregateError, Aggregator, Points, distance, root, squared_distance};
 
-/// The point xᵢ with the least score s(i) = Σⱼ‖xᵢ − xⱼ‖², j over the n−f−2 nearest other points.
+/// Point xᵢ with the least score s(i) = Σⱼ‖xᵢ − xⱼ‖², j over the n−f−2 nearest other points.
 ///
-/// Equal scores go to the lower index. Needs n > 2f+2. All distances are computed row by row and none is kept, which is
-/// n²·p operations, O(n) memory and n passes.
+/// Ties go to the lower index. Requires n > 2f+2. Distances are computed row by row and not stored: n²·p operations, O(n)
+/// memory and n passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Krum {
-    /// How many points may be corrupted.
+    /// Number of points that may be corrupted.
     pub f: usize,
 }
 
-/// The mean of the m points with the least scores of [`Krum`], at its cost.
+/// Mean of the m points with the least scores of [`Krum`], at the same cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MultiKrum {
-    /// How many points may be corrupted.
+    /// Number of points that may be corrupted.
     pub f: usize,
-    /// m, from 1 to n−f; n−f if none is given.
+    /// m, from 1 to n−f; defaults to n−f.
     pub m: Option<usize>,
 }
 
@@ -43,20 +43,20 @@ fn mean_of_best(
     let n = points.len();
     answer(points, n.try_into().unwrap_or(u32::MAX), || {
         let refused = |needs| AggregateError::TooCorrupted { rule, n, f, needs };
-        // n > 2f+2, for every f.
+        // n > 2f+2 without overflow.
         if f >= n.saturating_sub(1) / 2 {
-            return Err(refused("it needs n > 2f + 2"));
+            return Err(refused("it requires n > 2f + 2"));
         }
         let m = m.unwrap_or(n - f);
         if m == 0 || m > n - f {
-            return Err(refused("it averages from 1 to n − f points"));
+            return Err(refused("m must be from 1 to n − f"));
         }
         let best = &by_score(points, n - f - 2)[..m];
         Ok(mean(best.iter().map(|&i| points.row(i)), points.dimension()))
     })
 }
 
-/// The indices of the points, least score first.
+/// Returns the indices of the points in order of increasing score.
 fn by_score(points: &Points<'_>, nearest: usize) -> Vec<usize> {
     let mut buffer = Vec::with_capacity(points.len());
     let scores: Vec<f64> = (0..points.len()).map(|i| root_score(points, i, nearest, &mut buffer)).collect();
@@ -65,7 +65,7 @@ fn by_score(points: &Points<'_>, nearest: usize) -> Vec<usize> {
     indices
 }
 
-/// √s(i), which orders points as s(i) does and is finite for all magnitudes.
+/// Returns √s(i), which has the order of s(i) and never overflows.
 fn root_score(points: &Points<'_>, i: usize, nearest: usize, buffer: &mut Vec<f64>) -> f64 {
     root(least(points, i, nearest, squared_distance, buffer).iter().sum()).unwrap_or_else(|| {
         let distances = least(points, i, nearest, distance, buffer);
@@ -73,7 +73,7 @@ fn root_score(points: &Points<'_>, i: usize, nearest: usize, buffer: &mut Vec<f6
     })
 }
 
-/// The least `count` distances from point `i` to others, in any order.
+/// Returns the `count` smallest distances from point `i` to others, in any order.
 fn least<'b>(
     points: &Points<'_>,
     i: usize,

@@ -1,11 +1,10 @@
-//! The mean, and what the other rules share with it.
+//! The mean, and helpers shared with other rules.
 
 use super::{Aggregate, AggregateError, Aggregator, Points, certify};
 
-/// The mean (1/n)·Σxᵢ: what a single corrupted point can move anywhere, and so the baseline of every other rule.
+/// Mean (1/n)·Σxᵢ, the baseline of the other rules: a single corrupted point can move it anywhere.
 ///
-/// Reads the points once; the reading that gives objective and certificate is not counted, here and in the other rules
-/// that do without it.
+/// Reads the points once. As in all rules that do not need it, the pass for objective and certificate is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Mean;
 
@@ -15,7 +14,7 @@ impl Aggregator for Mean {
     }
 }
 
-/// The answer of a rule that seeks something else than the geometric median.
+/// Certifies the point of a rule other than the geometric median.
 pub(super) fn answer(
     points: &Points<'_>,
     passes: u32,
@@ -27,7 +26,7 @@ pub(super) fn answer(
     Ok(Aggregate { passes, ..certify(points, rule()?) })
 }
 
-/// The mean of rows, for any magnitude that they may have.
+/// Returns the mean of rows without overflow.
 pub(super) fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f64]>, dimension: usize) -> Vec<f64> {
     let divisor = Divisor::new(rows.len());
     let mut sum = vec![0.0; dimension];
@@ -36,8 +35,8 @@ pub(super) fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f64]>, dimension
     sum
 }
 
-/// Divides by n in two steps: by 2ᵏ ≥ n before adding, which keeps the sum in range and is exact but for subnormal
-/// numbers, by n/2ᵏ after.
+/// Division by n in two steps: by 2ᵏ ≥ n before summation, by n/2ᵏ after it. The first keeps the sum in range and is exact
+/// except for subnormal numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Divisor {
     before: f64,

@@ -9,41 +9,41 @@ use super::mean::Divisor;
 use super::{Aggregate, AggregateError, Aggregator, GeometricMedian, Points, Tolerance};
 use crate::math::rng::below;
 
-/// Which point is in which of P groups, drawn uniformly from a seed, with sizes ⌊n/P⌋ and ⌈n/P⌉.
+/// Partition of n points into P groups of sizes ⌊n/P⌋ and ⌈n/P⌉, drawn uniformly from a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
     group_of: Vec<usize>,
     count: usize,
 }
 
-/// Why no groups can be drawn.
+/// Error returned by the constructors of [`Groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GroupsError {
-    /// Every group needs a point.
-    #[error("{n} points make from 1 to {n} groups, not {groups}")]
+    /// No group, or an empty one.
+    #[error("cannot split {n} points into {groups} groups; expected from 1 to {n}")]
     Count {
         /// n, the number of points.
         n: usize,
         /// P, the number of groups.
         groups: usize,
     },
-    /// The paper asks for α ≤ 1/4: beyond it most groups would be of a single point.
-    #[error("a median of means bears at most a quarter of the points corrupted, not {corrupted} of {n}")]
+    /// α > 1/4, which the paper excludes: most groups would have a single point.
+    #[error("median of means tolerates at most a quarter of the points corrupted, got {corrupted} of {n}")]
     TooCorrupted {
         /// n, the number of points.
         n: usize,
-        /// N₁, how many of them may be corrupted.
+        /// N₁, the number of points that may be corrupted.
         corrupted: usize,
     },
 }
 
-#[expect(clippy::len_without_is_empty, reason = "there is at least one group")]
+#[expect(clippy::len_without_is_empty, reason = "groups are never empty")]
 impl Groups {
-    /// `groups` groups of `n` points.
+    /// Draws `groups` groups of `n` points.
     ///
     /// # Errors
-    /// There is no group, or more groups than points.
+    /// `groups` is 0 or exceeds `n`.
     pub fn new(n: usize, groups: usize, seed: u64) -> Result<Self, GroupsError> {
         if groups == 0 || groups > n {
             return Err(GroupsError::Count { n, groups });
@@ -53,12 +53,12 @@ impl Groups {
         Ok(Self { group_of, count: groups })
     }
 
-    /// The paper's P = 3·N₁ groups, or a single one if no point is corrupted.
+    /// Draws the paper's P = 3·N₁ groups, or a single group for N₁ = 0.
     ///
-    /// With α = N₁/n, ⌊1/(3α)⌋ ≤ |G| ≤ ⌈1/(3α)⌉, and at most a third of the groups hold a corrupted point.
+    /// With α = N₁/n, ⌊1/(3α)⌋ ≤ |G| ≤ ⌈1/(3α)⌉, and at most a third of the groups contain a corrupted point.
     ///
     /// # Errors
-    /// More than a quarter of the points may be corrupted, or there is no point.
+    /// N₁ exceeds a quarter of the points, or `n` is 0.
     pub fn for_corruption(n: usize, corrupted: usize, seed: u64) -> Result<Self, GroupsError> {
         if corrupted > n / 4 {
             return Err(GroupsError::TooCorrupted { n, corrupted });
@@ -71,7 +71,7 @@ impl Groups {
         self.group_of[i]
     }
 
-    /// |G| of every group; the larger ones come first.
+    /// |G| of every group, larger groups first.
     pub fn sizes(&self) -> impl ExactSizeIterator<Item = usize> {
         let (n, count) = (self.group_of.len(), self.count);
         (0..count).map(move |group| n / count + usize::from(group < n % count))
@@ -82,10 +82,10 @@ impl Groups {
         self.count
     }
 
-    /// The mean of every group. Reads the points once.
+    /// Returns the mean of every group. Reads the points once.
     ///
     /// # Errors
-    /// The groups were drawn for another number of points.
+    /// The groups were drawn for a different number of points.
     pub fn means(&self, points: &Points<'_>) -> Result<Points<'static>, AggregateError> {
         let (expected, actual, p) = (self.group_of.len(), points.len(), points.dimension());
         if expected != actual {
@@ -101,9 +101,9 @@ impl Groups {
     }
 }
 
-/// The geometric median of the means of fixed [`Groups`]: argmin_z Σ_G ‖z − x̄_G‖.
+/// Geometric median of the means of fixed [`Groups`]: argmin_z Σ_G ‖z − x̄_G‖.
 ///
-/// Objective, certified gap and passes of its answer are those of the median over the P means, not over the n points.
+/// Objective, certified gap and passes refer to the median of the P means, not to the n points.
 #[derive(Clone, Debug)]
 pub struct MedianOfMeans {
     groups: Groups,
@@ -111,7 +111,7 @@ pub struct MedianOfMeans {
 }
 
 impl MedianOfMeans {
-    /// The median over these groups to a tolerance.
+    /// Creates the rule for these groups, with the tolerance of the median.
     pub fn new(groups: Groups, tolerance: Tolerance) -> Self {
         Self { groups, median: GeometricMedian::new(tolerance) }
     }
@@ -123,7 +123,7 @@ impl Aggregator for MedianOfMeans {
     }
 }
 
-/// Fisher and Yates: every order is as likely as any other.
+/// Shuffles uniformly (Fisher and Yates).
 fn shuffle(values: &mut [usize], rng: &mut Pcg64) {
     for i in (1..values.len()).rev() {
         values.swap(i, below(i + 1, rng));

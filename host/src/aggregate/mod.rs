@@ -1,7 +1,7 @@
-//! The aggregation oracles Agg of Algorithm 1: many points in, one point out.
+//! Aggregation oracles Agg of Algorithm 1, from many points to one.
 //!
-//! A point is a row of p numbers: a feature sum v_i, or a Gram matrix V_i packed so that ℓ2 is its Frobenius norm
-//! ([`crate::math::symmetric`]). One oracle therefore serves matrices and vectors.
+//! A point is a row of p numbers: a feature sum v_i, or a Gram matrix V_i packed so that the ℓ2 norm is its Frobenius
+//! norm ([`crate::math::symmetric`]). One oracle therefore serves matrices and vectors.
 
 mod coordinate;
 mod geometric_median;
@@ -25,15 +25,15 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-/// An aggregation oracle.
+/// Aggregation oracle.
 ///
-/// It is `&mut` because an oracle may remember where its last answer was, to start there next time; what it answers is
-/// determined by the points, within its tolerance.
+/// It takes `&mut self` so that it can start from its last answer. The points alone determine the answer, within the
+/// oracle's tolerance.
 pub trait Aggregator {
-    /// The oracle's answer for these points.
+    /// Aggregates the points.
     ///
     /// # Errors
-    /// The rule is not defined for so many points with so many of them corrupted.
+    /// The rule is undefined for this number of points and of corrupted points.
     fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError>;
 }
 
@@ -43,54 +43,54 @@ impl<A: Aggregator + ?Sized> Aggregator for Box<A> {
     }
 }
 
-/// What an oracle answers.
+/// Answer of an oracle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aggregate {
     /// ẑ.
     pub point: Vec<f64>,
     /// g(ẑ), the mean distance from ẑ to the points.
     pub objective: f64,
-    /// A proven bound on g(ẑ) − min g: how good ẑ is as a geometric median.
+    /// Proven bound on g(ẑ) − min g, the quality of ẑ as a geometric median.
     pub certified_gap: f64,
-    /// How many times the rule read all points.
+    /// Number of times that the rule read all points.
     pub passes: u32,
 }
 
-/// Why an oracle cannot answer.
+/// Error returned by [`Aggregator::aggregate`].
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum AggregateError {
-    /// There is no point.
-    #[error("there is nothing to aggregate")]
+    /// No points.
+    #[error("no points to aggregate")]
     Empty,
-    /// More corrupted points than the rule can bear.
-    #[error("{rule} of {n} points cannot bear {f} corrupted ones: {needs}")]
+    /// More corrupted points than the rule tolerates.
+    #[error("{rule} is undefined for {n} points, {f} of them corrupted: {needs}")]
     TooCorrupted {
-        /// The rule's name.
+        /// Name of the rule.
         rule: &'static str,
         /// n, the number of points.
         n: usize,
-        /// f, how many of them may be corrupted.
+        /// f, the number of points that may be corrupted.
         f: usize,
-        /// What the rule asks for.
+        /// Requirement of the rule.
         needs: &'static str,
     },
-    /// Another number of points than the groups were drawn for.
-    #[error("the groups were drawn for {expected} points, not {actual}")]
+    /// The number of points differs from the number that groups were drawn for.
+    #[error("groups were drawn for {expected} points, got {actual}")]
     WrongNumber {
-        /// The number of points that were grouped.
+        /// Number of grouped points.
         expected: usize,
-        /// The number of points that came.
+        /// Number of points to aggregate.
         actual: usize,
     },
 }
 
-/// f = ⌊share·n⌋ as decimals have it: 29 for 0.29 of 100, whose product in f64 is a rounding error below.
+/// Returns f = ⌊share·n⌋ in decimal arithmetic: 29 for 0.29 of 100, although the product in f64 is slightly below 29.
 pub fn corrupted(share: f64, n: usize) -> usize {
     (share * n as f64 * (1.0 + 4.0 * f64::EPSILON)) as usize
 }
 
-/// The ⌈n/2⌉-th smallest of n numbers, 0 of none. Fewer than half of them, if corrupted, cannot move it beyond the
+/// Returns the ⌈n/2⌉-th smallest of n numbers, or 0 for n = 0. Fewer than half of the numbers cannot move it beyond the
 /// largest of the others.
 pub fn lower_median(mut values: Vec<f64>) -> f64 {
     middle_pair(&mut values).map_or(0.0, |[lower, _]| lower)
@@ -109,13 +109,13 @@ fn middle_pair(values: &mut [f64]) -> Option<[f64; 2]> {
     Some([*lower.unwrap_or(upper), *upper])
 }
 
-/// g(z), the mean distance from z to the points.
+/// Returns g(z), the mean distance from z to the points.
 pub fn objective(points: &Points<'_>, z: &[f64]) -> f64 {
-    // Dividing first keeps the sum finite for all magnitudes.
+    // Dividing first keeps the sum finite.
     points.rows().map(|row| distance(row, z) / points.len() as f64).sum()
 }
 
-/// ‖x − z‖₂, without overflow or underflow on the way.
+/// Returns ‖x − z‖₂ without intermediate overflow or underflow.
 pub fn distance(x: &[f64], z: &[f64]) -> f64 {
     if let Some(distance) = root(squared_distance(x, z)) {
         return distance;
@@ -128,12 +128,12 @@ pub fn distance(x: &[f64], z: &[f64]) -> f64 {
     largest * squares.sqrt()
 }
 
-/// ‖x‖₂, where no square overflows or underflows.
+/// Returns ‖x‖₂ for values whose squares neither overflow nor underflow.
 pub(crate) fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// ‖x − z‖₂², which may overflow or underflow. Eight sums at a time, because one would wait for each addition.
+/// Returns ‖x − z‖₂², which may overflow or underflow. Eight independent sums hide the latency of additions.
 fn squared_distance(x: &[f64], z: &[f64]) -> f64 {
     let ((x, x_rest), (z, z_rest)) = (x.as_chunks::<8>(), z.as_chunks::<8>());
     let mut sums = [0.0; 8];
@@ -146,7 +146,7 @@ fn squared_distance(x: &[f64], z: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// Sums of squares that no overflow or underflow can have spoilt.
+/// Range of sums of squares that are unaffected by overflow and underflow.
 const SQUARES: Range<f64> = 1e-280..1e300;
 
 fn root(squares: f64) -> Option<f64> {

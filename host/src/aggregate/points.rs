@@ -1,18 +1,18 @@
-//! The points that an oracle sees: finite whatever came in.
+//! Input of an oracle: rows of finite numbers.
 
 use std::borrow::Cow;
 
 use thiserror::Error;
 
-/// The largest magnitude of a coordinate.
+/// Largest magnitude of a coordinate.
 ///
-/// A row beyond it is scaled down to it: it keeps its direction and so pulls with the same unit vector, as the geometric
-/// median asks of a far point, and no sum of squares needs a larger exponent than f64 has.
+/// A larger row is scaled down to it. It keeps its direction, and hence the unit vector with which a far point pulls the
+/// geometric median.
 pub const MAGNITUDE: f64 = 1e300;
 
 /// n rows of p numbers each, all finite and within [`MAGNITUDE`].
 ///
-/// A row with a NaN or an infinity is no vector of ℝᵖ; the paper counts such a one as 0, and so it becomes 0 here.
+/// A row with a NaN or an infinity is not a vector of ℝᵖ. It is replaced by 0, as in the paper.
 #[derive(Clone, Debug)]
 pub struct Points<'a> {
     values: Cow<'a, [f64]>,
@@ -20,28 +20,28 @@ pub struct Points<'a> {
     rejected: Vec<usize>,
 }
 
-/// Why some numbers are no rows.
+/// Error returned by [`Points::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShapeError {
-    /// A row has at least one number.
-    #[error("a point needs at least one coordinate")]
+    /// Rows of length 0.
+    #[error("points must have at least one coordinate")]
     NoColumns,
-    /// The numbers do not fill their last row.
-    #[error("{values} values do not make rows of {dimension}")]
+    /// The last row is incomplete.
+    #[error("{values} values cannot be split into rows of {dimension}")]
     Ragged {
-        /// How many numbers there are.
+        /// Number of values.
         values: usize,
-        /// How many make a row.
+        /// Length of a row.
         dimension: usize,
     },
 }
 
 impl<'a> Points<'a> {
-    /// Rows of `dimension` numbers. Reads them once; copies them only if a row must be mended.
+    /// Splits numbers into rows of `dimension`. Reads them once, and copies them only if a row must be replaced.
     ///
     /// # Errors
-    /// The numbers do not make rows of that length.
+    /// The numbers cannot be split into rows of this length.
     pub fn new(values: impl Into<Cow<'a, [f64]>>, dimension: usize) -> Result<Self, ShapeError> {
         let values = values.into();
         if dimension == 0 {
@@ -51,14 +51,14 @@ impl<'a> Points<'a> {
             return Err(ShapeError::Ragged { values: values.len(), dimension });
         }
         let mut points = Self { values, dimension, rejected: Vec::new() };
-        points.mend();
+        points.sanitise();
         Ok(points)
     }
 
-    /// `n` rows of zeros.
+    /// Creates `n` rows of zeros.
     ///
     /// # Errors
-    /// A row must have a number.
+    /// `dimension` is 0.
     pub fn zeros(n: usize, dimension: usize) -> Result<Points<'static>, ShapeError> {
         if dimension == 0 {
             return Err(ShapeError::NoColumns);
@@ -66,10 +66,11 @@ impl<'a> Points<'a> {
         Ok(Points { values: vec![0.0; n * dimension].into(), dimension, rejected: Vec::new() })
     }
 
-    fn mend(&mut self) {
+    /// Scales down rows beyond [`MAGNITUDE`], and replaces rows that are not finite by 0.
+    fn sanitise(&mut self) {
         for i in 0..self.len() {
             let row = self.row(i);
-            // A loop without an early exit, because it vectorises.
+            // Without an early exit the loop vectorises.
             if row.iter().fold(true, |within, x| within & (x.abs() <= MAGNITUDE)) {
                 continue;
             }
@@ -85,7 +86,7 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Adds to a row, within [`MAGNITUDE`]. A value that is not finite counts as 0.
+    /// Adds values to a row, clamped to [`MAGNITUDE`]. A value that is not finite counts as 0.
     pub fn add(&mut self, i: usize, values: impl IntoIterator<Item = f64>) {
         let range = i * self.dimension..(i + 1) * self.dimension;
         for (sum, value) in self.values.to_mut()[range].iter_mut().zip(values) {
@@ -94,7 +95,7 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Makes a row zero.
+    /// Sets a row to 0.
     pub fn clear(&mut self, i: usize) {
         self.values.to_mut()[i * self.dimension..(i + 1) * self.dimension].fill(0.0);
     }
@@ -114,7 +115,7 @@ impl<'a> Points<'a> {
         self.values.len() / self.dimension
     }
 
-    /// Whether there is no row.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -134,12 +135,12 @@ impl<'a> Points<'a> {
         self.values.chunks_exact(self.dimension)
     }
 
-    /// The numbers of all rows, one row after the other.
+    /// All values, row by row.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// Which rows were not finite and count as 0.
+    /// Indices of the rows that were not finite and count as 0.
     pub fn rejected(&self) -> &[usize] {
         &self.rejected
     }

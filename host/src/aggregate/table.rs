@@ -1,4 +1,4 @@
-//! Points from a file: `.npy` as NumPy writes it, or `.csv`.
+//! Readers of points from `.npy` and `.csv` files.
 
 use std::io::{self, BufRead, Read};
 
@@ -6,17 +6,17 @@ use thiserror::Error;
 
 use super::{Points, ShapeError};
 
-/// Why a file has no points.
+/// Error returned by [`npy`] and [`csv`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is read, and makes no sense.
+    /// The content is invalid.
     #[error("{0}")]
     Data(String),
-    /// Its rows are no points.
+    /// The rows are not points.
     #[error(transparent)]
     Shape(#[from] ShapeError),
 }
@@ -25,10 +25,10 @@ fn data(reason: &str) -> TableError {
     TableError::Data(reason.into())
 }
 
-/// The longest header that NumPy reads by default.
+/// Longest header that NumPy reads by default.
 const MAX_HEADER: u32 = 10_000;
 
-/// Points from an array as `numpy.save` writes it, 2-D and of little-endian float64, in a file of `size` bytes.
+/// Reads points from a file of `size` bytes in the format of `numpy.save`: a 2-D array of little-endian float64.
 ///
 /// # Errors
 /// See [`TableError`].
@@ -36,9 +36,9 @@ pub fn npy(mut file: impl Read, size: u64) -> Result<Points<'static>, TableError
     let (header, start) = npy_header(&mut file)?;
     let (rows, columns, by_column) = npy_shape(&header).map_err(TableError::Data)?;
     let data = size.saturating_sub(start);
-    // The shape is a claim: nothing is allocated by it before the file was seen to hold so much.
+    // The shape is untrusted: compare it with the file size before allocating.
     if rows.checked_mul(columns).and_then(|count| (count as u64).checked_mul(8)) != Some(data) {
-        let reason = format!("its header promises {rows} × {columns} values of 8 bytes, but {data} bytes follow");
+        let reason = format!("header declares {rows} × {columns} values of 8 bytes, but {data} bytes follow");
         return Err(TableError::Data(reason));
     }
     let mut values = vec![0.0; rows * columns];
@@ -55,50 +55,54 @@ pub fn npy(mut file: impl Read, size: u64) -> Result<Points<'static>, TableError
     Ok(Points::new(values, columns)?)
 }
 
-/// The header's text, and where the values start.
+/// Returns the text of the header and the offset of the values.
 fn npy_header(file: &mut impl Read) -> Result<(String, u64), TableError> {
     let [magic @ .., major, minor] = claimed::<8>(file)?;
     if magic != *b"\x93NUMPY" {
-        return Err(data("it does not begin with the bytes of a .npy file, \\x93NUMPY"));
+        return Err(data("not a .npy file: it does not begin with \\x93NUMPY"));
     }
     let (length, before) = match (major, minor) {
         (1, 0) => (u16::from_le_bytes(claimed(file)?).into(), 10),
         (2 | 3, 0) => (u32::from_le_bytes(claimed(file)?), 12),
-        _ => return Err(TableError::Data(format!("version {major}.{minor} of .npy is none of 1.0, 2.0 and 3.0"))),
+        _ => {
+            return Err(TableError::Data(format!(
+                "unsupported .npy version {major}.{minor}; expected 1.0, 2.0 or 3.0"
+            )));
+        }
     };
     if length > MAX_HEADER {
-        return Err(TableError::Data(format!("its header of {length} bytes is longer than {MAX_HEADER}")));
+        return Err(TableError::Data(format!("header of {length} bytes exceeds the limit of {MAX_HEADER}")));
     }
     let mut header = Vec::new();
     file.take(length.into()).read_to_end(&mut header)?;
     Ok((String::from_utf8_lossy(&header).into_owned(), before + u64::from(length)))
 }
 
-/// The next bytes of a file that must have them.
+/// Reads the next N bytes; a file that ends before is truncated.
 fn claimed<const N: usize>(file: &mut impl Read) -> Result<[u8; N], TableError> {
     let mut bytes = [0; N];
     file.read_exact(&mut bytes).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => data("it ends too early for a .npy file"),
+        io::ErrorKind::UnexpectedEof => data("truncated .npy file"),
         _ => error.into(),
     })?;
     Ok(bytes)
 }
 
-/// Rows, columns and whether they are stored column by column.
+/// Returns the number of rows and columns, and whether values are stored column by column.
 fn npy_shape(header: &str) -> Result<(usize, usize, bool), String> {
     let malformed =
-        || format!("its header is no dictionary of descr, fortran_order and shape: {:?}", header.trim_end());
+        || format!("header must be a dictionary of descr, fortran_order and shape, found {:?}", header.trim_end());
     let (descr, by_column, shape) = dictionary(header).ok_or_else(malformed)?;
     if descr != "'<f8'" {
-        return Err(format!("its values have the type {descr}; little-endian float64, '<f8', is needed"));
+        return Err(format!("unsupported value type {descr}; expected little-endian float64, '<f8'"));
     }
     match *shape {
         [rows, columns] => Ok((rows, columns, by_column)),
-        _ => Err(format!("its array has {} dimension(s); rows and columns are needed", shape.len())),
+        _ => Err(format!("unsupported array of {} dimension(s); expected rows and columns", shape.len())),
     }
 }
 
-/// The three entries of a header, which may come in any order.
+/// Parses the three entries of a header, in any order.
 fn dictionary(header: &str) -> Option<(&str, bool, Vec<usize>)> {
     let (mut descr, mut by_column, mut shape) = (None, None, None);
     let header = header.trim();
@@ -108,7 +112,7 @@ fn dictionary(header: &str) -> Option<(&str, bool, Vec<usize>)> {
     let mut rest = header.strip_prefix('{')?.strip_suffix('}')?.trim();
     while !rest.is_empty() {
         let (key, after) = rest.split_once(':')?;
-        // A comma within a tuple or a list separates no entries.
+        // Commas within a tuple or a list do not separate entries.
         let end = match after.trim_start().chars().next()? {
             '(' => after.find(')')? + 1,
             '[' => after.rfind(']')? + 1,
@@ -141,8 +145,7 @@ fn tuple(text: &str) -> Option<Vec<usize>> {
     inner.split(',').filter(|_| !inner.is_empty()).map(|number| number.trim().parse().ok()).collect()
 }
 
-/// Points from lines of numbers with commas between, one point in each. A first line of names, empty lines and what follows a
-/// `#` do not count.
+/// Reads one point per line of comma-separated numbers. Ignores a first line of names, empty lines and comments after `#`.
 ///
 /// # Errors
 /// See [`TableError`].
@@ -159,7 +162,7 @@ pub fn csv(mut file: impl BufRead) -> Result<Points<'static>, TableError> {
         }
         line.clear();
     }
-    let columns = columns.ok_or_else(|| data("it holds no line of numbers"))?;
+    let columns = columns.ok_or_else(|| data("no line of numbers found"))?;
     Ok(Points::new(values, columns)?)
 }
 
@@ -169,7 +172,7 @@ fn csv_line(text: &str, values: &mut Vec<f64>, columns: &mut Option<usize>) -> R
     let names = columns.is_none() && fields().all(|field| field.parse::<f64>().is_err());
     let expected = *columns.get_or_insert(found);
     if found != expected {
-        return Err(format!("{found} field(s), but {expected} in the lines before"));
+        return Err(format!("expected {expected} field(s) as in the lines before, found {found}"));
     }
     for (index, field) in fields().enumerate().filter(|_| !names) {
         let reason = |_| format!("field {}: {field:?} is not a number", index + 1);

@@ -1,19 +1,22 @@
-//! A buffered linear Toeplitz factorisation ([`Blt`]), one episode at a time.
+//! Streaming evaluation of a buffered linear Toeplitz factorisation ([`Blt`]).
 
 use super::calibration::{BUFFERS, Blt};
 
-/// The prefix sums of one unit's leaves with the noise of a [`Blt`], in units of the grid.
+/// Noisy prefix sums of one unit's leaves with the noise of a [`Blt`], in units of the grid.
 ///
-/// y = Cx is *encoded* from the leaves x, in fixed-point arithmetic; ỹ = y + z gets noise; and C⁻¹ỹ, *decoded* by the
-/// same recursion, is summed up. All of one message's influence is in y: it shifts y_k by c_{k−t}·Δ.
+/// 1. *Encode* y = Cx from the leaves x, in fixed-point arithmetic.
+/// 2. *Add noise*, ỹ = y + z.
+/// 3. *Decode* C⁻¹ỹ by the same recursion, and sum it.
 ///
-/// **Rounding.** C is defined by the rounded θ_j and ω_j. As both are rounded down and positive, no c_i grows by it, and
-/// the norm that [`calibration`](super::calibration) computes stays an upper bound. A buffer loses less than 2⁻¹⁸ at
-/// every step, so all of them less than 2⁻¹⁸·Σ_j ω_j/(1 − θ_j) ≤ 2⁻⁷ in y, which is then rounded to an integer: y is
-/// within ½ + 2⁻⁷ of Cx, and by [`ROUNDING`] further from that of another run than Cx is from Cx′.
+/// A message influences releases through y alone: it shifts y_k by c_{k−t}·Δ.
 ///
-/// **Range.** Leaves are within 2⁵² and Σ_i θ_jⁱ below 2¹⁹, so no product has more than 52 + 19 + 18 + 32 = 121 bits, and
-/// y, as Σ_i c_i ≤ 2¹¹, has no more than 63.
+/// **Rounding.** C is defined by the rounded θ_j and ω_j. Both are positive and rounded down, so no c_i grows, and the norm
+/// computed by [`calibration`](super::calibration) remains an upper bound. A buffer loses less than 2⁻¹⁸ per step. All
+/// buffers together lose less than 2⁻¹⁸·Σ_j ω_j/(1 − θ_j) ≤ 2⁻⁷ in y, which is then rounded to an integer. So y is within
+/// ½ + 2⁻⁷ of Cx, and the y of two runs differ by at most [`ROUNDING`] more than Cx and Cx′.
+///
+/// **Range.** Leaves are within 2⁵² and Σ_i θ_jⁱ is below 2¹⁹, so products have at most 52 + 19 + 18 + 32 = 121 bits. Since
+/// Σ_i c_i ≤ 2¹¹, y has at most 63 bits.
 pub(super) struct Filter {
     theta: [i128; BUFFERS],
     omega: [i128; BUFFERS],
@@ -21,12 +24,12 @@ pub(super) struct Filter {
     coordinates: Vec<Coordinate>,
 }
 
-/// By how much rounding may add to the distance of two y in each coordinate of each step.
+/// Bound on the increase of the distance between two y by rounding, per coordinate and step.
 pub(super) const ROUNDING: f64 = 1.0 + 1.0 / 64.0;
 
-/// The binary places of θ and ω.
+/// Fractional bits of θ and ω.
 const COEFFICIENT_BITS: u32 = 32;
-/// The binary places of a buffer.
+/// Fractional bits of a buffer.
 const BUFFER_BITS: u32 = 18;
 
 #[derive(Clone, Copy, Default)]
@@ -43,7 +46,7 @@ impl Filter {
         Self { theta, omega, episode: 0, coordinates: vec![Coordinate::default(); dimension] }
     }
 
-    /// Adds a leaf. `noise` makes ỹ of y, given a level, which is 0, and k.
+    /// Adds a leaf. `noise` receives the level 0, the index k and y, and adds z.
     pub(super) fn push(&mut self, leaf: &[i64], mut noise: impl FnMut(u32, u32, &mut [i64])) {
         self.episode += 1;
         let (theta, omega) = (&self.theta, &self.omega);
@@ -57,7 +60,7 @@ impl Filter {
         }
     }
 
-    /// The sum of all leaves so far, as it may be released.
+    /// Returns the noisy sum of all leaves so far.
     pub(super) fn prefix(&self) -> Vec<f64> {
         self.coordinates.iter().map(|at| at.total).collect()
     }
@@ -72,7 +75,7 @@ fn encode(s: &mut [i128; BUFFERS], x: i64, theta: &[i128; BUFFERS], omega: &[i12
     ((y + (1 << (BUFFER_BITS - 1))) >> BUFFER_BITS) as i64
 }
 
-/// x = y − Σ_j ω_j·s_j, then s_j ← θ_j·s_j + x: what [`encode`] made y of.
+/// x = y − Σ_j ω_j·s_j, then s_j ← θ_j·s_j + x: the inverse of [`encode`].
 fn decode(s: &mut [f64; BUFFERS], y: f64, theta: &[f64; BUFFERS], omega: &[f64; BUFFERS]) -> f64 {
     let x = y - s.iter().zip(omega).map(|(s, omega)| s * omega).sum::<f64>();
     s.iter_mut().zip(theta).for_each(|(s, theta)| *s = *s * theta + x);
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoding_undoes_encoding() {
+    fn decoding_inverts_encoding() {
         for episodes in [2, 64, 1024, 1 << 14] {
             let mut filter = Filter::new(&Blt::for_episodes(episodes), 2);
             let mut sums = [0, 0];
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_as_the_bounds_assume() {
+    fn parameters_satisfy_assumptions_of_rounding_bounds() {
         for episodes in (0..=20).map(|bits| 1 << bits) {
             let blt = Blt::for_episodes(episodes);
             assert!(blt.omega().iter().all(|omega| *omega > 0.0), "{episodes}");

@@ -1,8 +1,8 @@
-//! Messages as integers, and how much noise they need.
+//! Conversion of messages to integers, and the noise that these need.
 //!
-//! With floating-point sums a message could move a release by more than it is large, and floating-point noise has gaps
-//! that tell what it was added to (Mironov 2012; Casacuberta et al. 2022). Hence all private numbers are multiples of a
-//! power of two, g, and their sums are exact.
+//! In floating-point sums, rounding could let a message move a release by more than its own size. Gaps in floating-point
+//! noise reveal the number that it was added to (Mironov 2012; Casacuberta et al. 2022). Hence all private numbers are
+//! multiples of a power of two, g, and their sums are exact.
 
 use thiserror::Error;
 
@@ -14,24 +14,30 @@ use crate::algorithm::{ControllerConfig, Episodes};
 use crate::math::symmetric;
 use fedbandit_core::{packed_len, rounding};
 
-/// Everything about a private run that is fixed before its first message, and no secret.
+/// Public parameters of a private run, fixed before its first message.
 ///
-/// A message is the vector x of the scaled packing of U and then u. It counts as q, x/g truncated toward zero, if
-/// [`Admission`] lets x pass for the longest episode *and* ‖q_U‖₂ and ‖q_u‖₂, computed in integers, are at most ℓ/g for
-/// ℓ = (1 + δ)L with the tolerance δ of [`rounding::sums`]; else as 0. Two messages are then at most Δ apart, where
-/// Δ is that of [`sensitivity`] and [`truncated`]:
+/// **Definition.** A message is the vector x of the scaled packing of U, followed by u. Let ℓ = (1 + δ)L with the
+/// tolerance δ of [`rounding::sums`], and let q be x/g, truncated toward zero. The message counts as q if
 ///
-/// * At [`Level::Paper`] by the check on integers alone: g²·‖q − q′‖² ≤ (2ℓ)² + (2ℓ)². Nothing rests on
-///   floating-point arithmetic with the message.
-/// * At [`Level::Strict`] x and x′ are in the set for which [`sensitivity`] is derived, and truncation adds no more than
-///   g√(D(D+1)/2 + D) to their distance ([`truncated`]). It takes q out of that set, by less than g in each coordinate,
-///   and that is all that this term says.
+/// 1. [`Admission`] accepts x for the longest episode, and
+/// 2. ‖q_U‖₂ ≤ ℓ/g and ‖q_u‖₂ ≤ ℓ/g, computed in integers;
 ///
-/// The factor √2 of the packing is rounded, too, relatively by 2⁻⁵²; [`sensitivity`] has 10⁻⁹ to spare.
+/// otherwise it counts as 0.
 ///
-/// **The grid.** g is the power of two for which σ/g is in [2²⁴, 2²⁵), so that the truncation's share of Δ, at most
-/// 2⁻²⁴·√(D(D+1)/2 + D)·σ/Δ, is small; but at least 2⁻²⁶·ℓ, which matters only where σ < ℓ/2. So |q_i| ≤ 2²⁶, and the
-/// sum of 2²⁶ messages of a unit is within [`RANGE`].
+/// **Lemma.** Two messages are at most Δ apart, with the Δ of [`sensitivity`] and [`truncated`].
+///
+/// *Proof.*
+/// * At [`Level::Paper`] the check on integers suffices: g²·‖q − q′‖² ≤ (2ℓ)² + (2ℓ)². No floating-point operation on
+///   the message is involved.
+/// * At [`Level::Strict`] x and x′ are in the set for which [`sensitivity`] is derived. Truncation takes q out of that
+///   set by less than g in each coordinate, and adds at most g√(D(D+1)/2 + D) to the distance ([`truncated`]).
+///
+/// The factor √2 of the packing has a relative rounding error of 2⁻⁵², which the slack of 10⁻⁹ in [`sensitivity`] covers.
+/// ∎
+///
+/// **The grid.** g is the power of two with σ/g in [2²⁴, 2²⁵). The share of truncation in Δ is then small: at most
+/// 2⁻²⁴·√(D(D+1)/2 + D)·σ/Δ. In addition g ≥ 2⁻²⁶·ℓ, which matters only if σ < ℓ/2. So |q_i| ≤ 2²⁶, and the sum of 2²⁶
+/// messages of a unit is within [`RANGE`].
 #[derive(Clone, Debug)]
 pub struct Plan {
     run: u64,
@@ -48,36 +54,36 @@ pub struct Plan {
     most: u128,
 }
 
-/// Why a run cannot be private.
+/// Error returned by [`Plan::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A message has at least one coordinate.
-    #[error("a private run needs a dimension of at least 1")]
+    /// Dimension 0.
+    #[error("a private run requires a dimension of at least 1, got 0")]
     Dimension,
-    /// Nothing that admission could check by, or rewards without a bound.
+    /// Invalid parameters of admission, or unbounded rewards.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
-    /// Rounding alone would need more noise than can be sampled: the budget is tiny for so many coordinates.
-    #[error("the budget is too small for so many episodes and coordinates")]
+    /// Rounding alone requires more noise than can be sampled.
+    #[error("privacy budget is too small for this number of episodes and coordinates; increase mu or nu")]
     TooMuchNoise,
 }
 
-/// The largest magnitude of a sum of integers, 2⁵².
+/// Largest magnitude of a sum of integers, 2⁵².
 ///
-/// Sums stay in there by clamping. No run that [`Plan`] foresees gets so far; if one did, a message would still move a
-/// clamped sum by no more than an exact one, so privacy does not depend on it.
+/// Sums are clamped to it. No run within the limits of [`Plan`] reaches it. Privacy does not depend on this: a message
+/// moves a clamped sum by no more than an exact one.
 pub const RANGE: i64 = 1 << 52;
 
 /// σ/g is at least 2²⁴.
 const SIGMA_BITS: i32 = 24;
 /// ℓ/g is at most 2²⁶.
 const VALUE_BITS: i32 = 26;
-/// How far the floating-point norms of [`Admission`] may be off for 2¹⁵ values, twice.
+/// Twice the relative error of the floating-point norms of [`Admission`] for 2¹⁵ values.
 const NORM_SLACK: f64 = 1.0 / (1_u64 << 36) as f64;
 
 impl Plan {
-    /// The plan for a controller's setting. Runs under one key must have different numbers.
+    /// Creates the plan for a controller's setting. Runs under one key must have different numbers.
     ///
     /// # Errors
     /// See [`PlanError`].
@@ -90,12 +96,12 @@ impl Plan {
         }
         let admission = Admission::new(level, dimension, length, reward_bound, true)?;
         let delta = sensitivity(level, length, dimension);
-        // A single episode has no release; its noise is never used.
+        // A single episode has no release, so its noise is never used.
         let sigma = |delta| Noise::new(budget, mechanism, delta, episodes.count().max(2)).node_sigma();
         let bound = f64::from(length) * (1.0 + rounding::sums(length, dimension)) * (1.0 + NORM_SLACK);
         let step = power_of_two(sigma(delta), -SIGMA_BITS).max(power_of_two(bound, 1 - VALUE_BITS));
         let delta = truncated(delta, step, dimension) + encoding(mechanism, step, episodes.count(), dimension);
-        // What is larger than a u64 is more than can be sampled, anyhow.
+        // The cast saturates, far beyond the largest σ that can be sampled.
         let gaussian = DiscreteGaussian::new((sigma(delta) / step).ceil() as u64).ok_or(PlanError::TooMuchNoise)?;
         let noise = Noise::new(budget, mechanism, delta, episodes.count());
         let noise = noise.with_node_sigma(gaussian.sigma() as f64 * step);
@@ -108,33 +114,32 @@ impl Plan {
         self.step
     }
 
-    /// The noise of each coordinate of a node, in units of g.
+    /// Noise of each coordinate of a node, in units of g.
     pub fn gaussian(&self) -> DiscreteGaussian {
         self.gaussian
     }
 
-    /// The noise of all releases, as it is sampled: with what truncation and rounding add.
+    /// Noise of all releases as sampled, including the additions for truncation and rounding.
     pub fn noise(&self) -> &Noise {
         &self.noise
     }
 
-    /// N agents of this run, whose bounds on noise hold with probability 1 − δ/4. The size is that of the smallest
-    /// group, 1 without groups.
+    /// Returns the fleet of N agents for bounds on noise that hold with probability 1 − δ/4. `group_size` is the size of the
+    /// smallest group, 1 without groups.
     pub fn fleet(&self, agents: u32, group_size: u32, delta: f64) -> Fleet {
         let episode_len = self.episodes.length(u32::MAX);
         Fleet { agents, group_size, dimension: self.dimension, episode_len, delta }
     }
 
-    /// Bounds on (H_i, h_i), the noise in the streams that the model of an episode is made of, for every unit i: an
-    /// agent, or a group's mean. They hold for all units and episodes at once. For [`NoiseBound::Exact`] those of
-    /// episode 1 are 0.
+    /// Returns bounds on the noise (H_i, h_i) of every unit's stream in an episode. A unit is an agent or the mean of a
+    /// group. The bounds hold for all units and episodes at once, and are 0 for episode 1 with [`NoiseBound::Exact`].
     ///
-    /// In the theorems' λ_k and β_k, B·L·√D stands for [`NoiseNorms::frobenius`] and B·L for [`NoiseNorms::vector`].
+    /// In the theorems' λ_k and β_k, B·L·√D corresponds to [`NoiseNorms::frobenius`] and B·L to [`NoiseNorms::vector`].
     pub fn noise_norms(&self, bound: NoiseBound, fleet: &Fleet, episode: u32) -> NoiseNorms {
         bound.norms(&self.noise, fleet, episode.min(self.episodes()).saturating_sub(1))
     }
 
-    /// Which prefix sums are noised, and how.
+    /// Mechanism that adds noise to prefix sums.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
@@ -149,22 +154,22 @@ impl Plan {
         self.dimension
     }
 
-    /// The number of coordinates of a message: D(D + 1)/2 + D.
+    /// Number of coordinates of a message: D(D + 1)/2 + D.
     pub fn coordinates(&self) -> usize {
         packed_len(self.dimension) + self.dimension
     }
 
-    /// The integers that a message counts as; none if it counts as zero. U is given as its packed triangle.
+    /// Converts a message to integers, or returns `None` if it counts as 0. U is given as its packed triangle.
     pub fn quantise(&self, gram: &[f64], feature_sum: &[f64]) -> Option<Vec<i64>> {
         self.admission.check(gram, feature_sum).ok()?;
         let values = symmetric::scaled(gram, self.dimension).chain(feature_sum.iter().copied());
-        // Division by a power of two is exact; what is too large for the cast is so for the norm.
+        // Division by a power of two is exact. A value that saturates in the cast also exceeds the norm.
         let integers: Vec<i64> = values.map(|value| (value / self.step) as i64).collect();
         let (gram, feature_sum) = integers.split_at(gram.len());
         (squares(gram) <= self.most && squares(feature_sum) <= self.most).then_some(integers)
     }
 
-    /// What distinguishes the noise of this run from that of all others, but for the key.
+    /// Returns a hash of all parameters, which separates the noise of this run from other runs under the same key.
     pub(super) fn digest(&self, units: &[usize]) -> blake3::Hash {
         let Self { run, mechanism, level, episodes, dimension, step, .. } = self;
         let text = format!(
@@ -180,15 +185,16 @@ impl Plan {
     }
 }
 
-/// 2^(⌊log₂ x⌋ + shift) for a positive x.
+/// Returns 2^(⌊log₂ x⌋ + shift) for a positive x.
 fn power_of_two(x: f64, shift: i32) -> f64 {
     2.0_f64.powi((x.to_bits() >> 52) as i32 - 1023 + shift)
 }
 
-/// What the rounding of a mechanism's own sums adds to Δ.
+/// Returns the addition to Δ for rounding within a mechanism.
 ///
-/// A tree's are exact. [`Mechanism::Blt`] rounds every coordinate of every step, which adds up to g·[`ROUNDING`]·√(K·D′)
-/// to the distance Δ·‖C‖ of all steps together, by the triangle inequality; as part of Δ it is counted ‖C‖ ≥ 1 times.
+/// Sums in a tree are exact. [`Mechanism::Blt`] rounds each of the D′ coordinates in every step. By the triangle
+/// inequality this adds at most g·[`ROUNDING`]·√(K·D′) to the distance Δ·‖C‖ of all steps. As a part of Δ it counts
+/// ‖C‖ ≥ 1 times.
 fn encoding(mechanism: Mechanism, step: f64, episodes: u32, dimension: usize) -> f64 {
     let coordinates = packed_len(dimension) + dimension;
     match mechanism {
@@ -197,11 +203,12 @@ fn encoding(mechanism: Mechanism, step: f64, episodes: u32, dimension: usize) ->
     }
 }
 
+/// Returns the sum of squares, saturating.
 fn squares(values: &[i64]) -> u128 {
     values.iter().fold(0, |sum: u128, value| sum.saturating_add(u128::from(value.unsigned_abs()).pow(2)))
 }
 
-/// Adds to a sum, within [`RANGE`].
+/// Adds to a sum, clamped to [`RANGE`].
 pub(super) fn accumulate(sum: &mut [i64], more: &[i64]) {
     for (sum, more) in sum.iter_mut().zip(more) {
         *sum = (*sum + more).clamp(-RANGE, RANGE);

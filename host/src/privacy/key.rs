@@ -1,30 +1,34 @@
-//! Where noise comes from: a secret key, and the sum that is to be hidden.
+//! Keyed noise: a function of a secret key and of the sum that it hides.
 //!
-//! The noise of a node of the mechanism is a ChaCha20 stream under the key
+//! **Definition.** The noise of a node of the mechanism comes from a ChaCha20 stream under the key
 //!
-//! BLAKE3(run key; tag ‖ H(run, budget, episodes, grid, mechanism, units) ‖ unit ‖ level ‖ index ‖ the node's sum).
+//! ```text
+//! BLAKE3(run key; tag ‖ H(run, budget, episodes, grid, mechanism, units) ‖ unit ‖ level ‖ index ‖ sum of the node).
+//! ```
 //!
-//! **It is as good as drawn.** Were BLAKE3 and ChaCha20 random functions, inputs that differ would have independent
-//! noise. A run asks once for each (unit, level, index), so none of its inputs repeats, whatever the sums are; and a
-//! value at an input that was not asked before is uniform given all that came before, even if the input was chosen by
-//! somebody who saw that. So the noise of a run is independent of its data and has exactly the distribution that the
-//! proof asks for. Who can tell the real functions from random ones is the only exception.
+//! **Lemma.** If BLAKE3 and ChaCha20 are random functions, the noise of a run is independent of its data and has exactly
+//! the distribution that the privacy proof requires.
 //!
-//! **The same sum gets the same noise.** A controller that lost its memory and hears the same messages again releases
-//! the same numbers, in whatever order they come within an episode: a second release is a copy and tells nothing new.
+//! *Proof.* A run requests each (unit, level, index) once, so its inputs never repeat, whatever the sums are. The value of
+//! a random function at a new input is uniform given everything before, even if an observer of all that chose the input.
+//! ∎ The only exception is an observer who can distinguish the real functions from random ones.
 //!
-//! **Another sum gets independent noise.** After a rollback, or beside a twin on the same key, the difference of two
-//! releases is no difference of sums, as with the message in the nonce of a misuse-resistant (SIV) cipher. Such a
-//! second history is a second release of what both have in common, and costs as much.
+//! **Equal sums get equal noise.** A controller that lost its memory and receives the same messages again releases the
+//! same numbers, whatever the order within an episode. The second release is a copy and reveals nothing new.
 //!
-//! **Why the sum, and not a hash of the messages.** A node's release is a function of its sum alone. In one history
-//! both choices have the same distribution, by the argument above. In two, other messages with an equal sum would get
-//! fresh noise under a hash, so that the same number could be averaged over two releases; under the sum they get the
-//! same release. The sum needs no order of messages to agree on, and nothing to be kept beside it. What two histories
-//! on one key show, beyond two releases, is whether something was equal: with a hash, all messages of a node, and with
-//! the sum, their total. The difference is in groups. Members that change their own messages between the histories can
-//! test one guess, exact to the grid in all coordinates, at how another member's message changed between them. A
-//! device that repeats its messages as they were, as an honest one does, has no such change.
+//! **Different sums get independent noise.** After a rollback, or with a second controller on the same key, the difference
+//! of two releases is not the difference of two sums, as with a misuse-resistant (SIV) cipher. Such a second history is a
+//! second release of the common part, and costs as much.
+//!
+//! **The sum instead of a hash of the messages.** A node's release is a function of its sum alone. Within one history both
+//! choices have the same distribution, by the lemma. With two histories, a hash would give fresh noise to different
+//! messages with an equal sum, so that one number could be averaged over two releases. The sum gives the same release.
+//! It needs no agreed order of messages and no additional state.
+//!
+//! Beyond two releases, two histories on one key reveal whether something was equal: all messages of a node with a hash,
+//! their total with the sum. The difference matters in groups. Members that change their own messages between the
+//! histories can test one guess, exact to the grid in all coordinates, at how another member's message changed. An
+//! honest device repeats its messages unchanged, so that there is no such change.
 
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
@@ -33,16 +37,16 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::gaussian::DiscreteGaussian;
 
-/// Names the noise of this version: what is changed in the sampler or in the order of coordinates must change it.
+/// Version of the noise. Every change of the sampler or of the order of coordinates must change it.
 const TAG: &[u8] = b"fedbandit dp-noise v1";
 
-/// The secret of a run: who knows it can take the noise off every release.
+/// Secret key of a run. Whoever knows it can remove the noise from every release.
 ///
-/// It comes from the operating system and must be stored before the first message and kept from backups; a run that
-/// goes on with another key releases what it released before a second time. It stays in one place in memory, where it is
-/// wiped when dropped, as is what is derived from it.
+/// It comes from the operating system. It must be stored before the first message and excluded from backups. A run that
+/// continues with another key releases its past a second time. The key stays in one place in memory and is wiped on drop,
+/// as are values derived from it.
 ///
-/// There is no way to print, copy or serialise it,
+/// It cannot be printed, copied or serialised,
 ///
 /// ```compile_fail,E0277
 /// # fn debug(_: impl std::fmt::Debug) {}
@@ -57,7 +61,7 @@ const TAG: &[u8] = b"fedbandit dp-noise v1";
 /// serialize(fedbandit::privacy::RunKey::generate().unwrap());
 /// ```
 ///
-/// and none to make one of a number:
+/// nor be created from a number:
 ///
 /// ```compile_fail,E0277
 /// let key: fedbandit::privacy::RunKey = 7_u64.into();
@@ -65,17 +69,17 @@ const TAG: &[u8] = b"fedbandit dp-noise v1";
 pub struct RunKey(Box<Zeroizing<[u8; 32]>>);
 
 impl RunKey {
-    /// A new key.
+    /// Generates a key.
     ///
     /// # Errors
-    /// The operating system has no randomness to give.
+    /// The operating system provides no randomness.
     pub fn generate() -> Result<Self, getrandom::Error> {
         let mut key = Self(Box::default());
         getrandom::fill(&mut **key.0)?;
         Ok(key)
     }
 
-    /// The key as it may be stored: 32 bytes and a check.
+    /// Encodes the key for storage: 32 bytes and a checksum.
     pub fn to_stored(&self) -> Zeroizing<[u8; STORED_LEN]> {
         let mut stored = Zeroizing::new([0; STORED_LEN]);
         stored[..32].copy_from_slice(&**self.0);
@@ -83,10 +87,10 @@ impl RunKey {
         stored
     }
 
-    /// A key that was stored.
+    /// Decodes a stored key.
     ///
     /// # Errors
-    /// These bytes never were a key: cut off, zeroed, or a file of something else.
+    /// The bytes are not a stored key, for example truncated, zeroed or another file.
     pub fn from_stored(stored: &[u8]) -> Result<Self, NotAKey> {
         let (bytes, check) = stored.split_at_checked(32).ok_or(NotAKey)?;
         let mut key = Self(Box::default());
@@ -99,21 +103,19 @@ impl RunKey {
     }
 }
 
-/// The length of a stored key.
+/// Length of a stored key in bytes.
 pub const STORED_LEN: usize = 64;
 
-/// Bytes that are no stored [`RunKey`].
+/// Error returned by [`RunKey::from_stored`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("this is no stored run key")]
+#[error("not a stored run key: wrong length or checksum")]
 pub struct NotAKey;
 
-/// Reproducible noise for simulations, whose data are no secret.
+/// Reproducible noise for simulations, whose data are not secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
-/// A source of noise: a [`RunKey`], or for simulations a [`Seed`].
-///
-/// Nothing else can be one.
+/// Source of noise: a [`RunKey`], or a [`Seed`] for simulations. The trait is sealed.
 pub trait NoiseKey: Sealed + Sync {
     /// Adds the noise of a node to its sum.
     #[doc(hidden)]
@@ -123,11 +125,11 @@ pub trait NoiseKey: Sealed + Sync {
 use sealed::Sealed;
 
 mod sealed {
-    #[expect(unnameable_types, reason = "that is what seals it")]
+    #[expect(unnameable_types, reason = "seals NoiseKey")]
     pub trait Sealed {}
 }
 
-/// What all nodes of a run have in common.
+/// Parameters that all nodes of a run share.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Scope {
@@ -135,15 +137,15 @@ pub struct Scope {
     pub(super) gaussian: DiscreteGaussian,
 }
 
-/// Which of a run's noises.
+/// Identifier of a noise vector within a run.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
-    /// The stream, counted from 0.
+    /// Stream, counted from 0.
     pub unit: u64,
-    /// The level in the tree, leaves being 0.
+    /// Level in the tree; leaves have level 0.
     pub level: u32,
-    /// The place in its level, counted from 1.
+    /// Index within the level, counted from 1.
     pub index: u32,
 }
 
@@ -175,7 +177,7 @@ impl NoiseKey for Seed {
     }
 }
 
-/// A function in the place of noise, to test what is done with it.
+/// Function in place of noise, for tests.
 #[cfg(test)]
 pub(super) struct Scripted<F>(pub(super) F);
 
@@ -193,9 +195,9 @@ impl<F: Fn(Node, &mut [i64]) + Sync> NoiseKey for Scripted<F> {
 mod tests {
     use super::*;
 
-    /// A run that goes on after an update must not get other noise. The numbers agree with a separate implementation.
+    /// A run that continues after an update must get the same noise. The numbers agree with a separate implementation.
     #[test]
-    fn noise_is_frozen() {
+    fn noise_matches_frozen_vector() {
         let scope = Scope { digest: blake3::hash(b"run"), gaussian: DiscreteGaussian::new(1 << 24).unwrap() };
         let mut sum = [1, -2, 3];
         Seed(1).add_noise(&scope, Node { unit: 4, level: 5, index: 6 }, &mut sum);

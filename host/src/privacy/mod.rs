@@ -1,12 +1,14 @@
-//! Differential privacy with respect to messages: the tree mechanism and its kin, on integers (Algorithm 1, line 20).
+//! Differential privacy with respect to messages: the tree mechanism and its relatives, on integers (Algorithm 1, line 20).
 //!
-//! An admitted message becomes integers ([`grid`]); these are summed exactly, by agent or by group, and every sum that
-//! is used gets discrete Gaussian noise ([`gaussian`]) before it becomes a floating-point number again. The noise is a
-//! function of a secret key and of the sum it hides ([`key`]), so a restarted controller that is told the same messages
-//! releases the same numbers. [`Private`] puts it together, from a [`Plan`] that was made before the first message.
+//! 1. An admitted message is converted to integers ([`grid`]), which are summed exactly by agent or by group.
+//! 2. Every released sum gets discrete Gaussian noise ([`gaussian`]) before it is converted to floating point.
+//! 3. The noise is a function of a secret key and of the sum ([`key`]). A restarted controller that receives the same
+//!    messages therefore releases the same numbers.
 //!
-//! Generators whose past can be computed from their output must not be reachable here: `host/clippy.toml` names those of the
-//! other modules, and [`gaussian::DiscreteGaussian::sample`] takes none that is not cryptographic.
+//! [`Private`] combines these, according to a [`Plan`] that is fixed before the first message.
+//!
+//! Generators whose past can be computed from their output must not be reachable here. `host/clippy.toml` forbids those of
+//! the other modules, and [`gaussian::DiscreteGaussian::sample`] only accepts cryptographic ones.
 #![forbid(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod blt;

@@ -1,4 +1,4 @@
-//! The privatising function Pri (Algorithm 1, line 20).
+//! Privatising function Pri (Algorithm 1, line 20).
 
 use rayon::prelude::*;
 
@@ -12,18 +12,21 @@ use crate::algorithm::SetupError;
 use crate::algorithm::{AgentId, Privatise, Streams};
 use fedbandit_core::packed_len;
 
-/// Streams of which no single message can be learnt, (μ, ν)-private as its [`Plan`] says.
+/// Streams that are (μ, ν)-private with respect to single messages, according to a [`Plan`].
 ///
-/// A *leaf* is the sum of the messages of a unit, an agent or a group, that were added between two releases; each
-/// message is in one leaf, whatever its episode. The release for episode k = 2, …, K is made of the first k − 1 leaves
-/// and the noise of the plan's mechanism. For k = 1 it is 0 without noise, and what is added after the last release is
-/// in none. A release that was made is never made again: asked for it, or for one beyond K, the answer is the last one.
+/// A unit is an agent or a group. A *leaf* is the sum of the messages of a unit between two releases. Each message is in
+/// one leaf, whatever its episode.
 ///
-/// A group is released as its noisy *sum*, divided by its size. That is as private as noise on each of its agents,
-/// since a message is in one group and moves its sum by Δ, but the mean has √|G| times less noise. The divisor is fixed;
-/// a missing message counts as zero. Groups have to be drawn before the first message.
+/// * The release for episode k = 2, …, K consists of the first k − 1 leaves and the noise of the plan's mechanism.
+/// * The release for k = 1 is 0 without noise.
+/// * Messages after the last release are never released.
+/// * A release is made once. A repeated request, or one beyond K, returns the last release.
 ///
-/// It has no `Debug`, which would show what agents sent.
+/// A group is released as its noisy *sum*, divided by its size. This is as private as noise on each agent, since a message
+/// is in one group and moves its sum by at most Δ. The mean has √|G| times less noise. The divisor is fixed, and a missing
+/// message counts as 0. Groups must be drawn before the first message.
+///
+/// `Debug` is not implemented, because it would show messages.
 ///
 /// ```
 /// use fedbandit::algorithm::Level;
@@ -59,15 +62,15 @@ pub struct Private<K> {
     plan: Plan,
     key: K,
     scope: Scope,
-    /// Of each agent.
+    /// Unit of each agent.
     unit_of: Vec<usize>,
     units: Vec<Unit>,
-    /// The last episode with a release.
+    /// Last episode with a release.
     episode: u32,
     streams: Streams,
 }
 
-/// A released stream, by its row: as private as the model, but no agent.
+/// Index of a released stream. It is as private as the model and does not identify an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream(pub usize);
 
@@ -77,25 +80,25 @@ struct Unit {
     sums: Sums,
 }
 
-/// The leaves that are closed, by mechanism.
+/// Completed leaves, by mechanism.
 enum Sums {
     Tree(Tree),
     Blt(Filter),
 }
 
 impl<K: NoiseKey> Private<K> {
-    /// One stream per agent (Byzantine-UCB-DP).
+    /// Creates one stream per agent (Byzantine-UCB-DP).
     ///
     /// # Errors
-    /// None for a [`Plan`].
+    /// Never fails with a valid [`Plan`].
     pub fn agents(plan: Plan, key: K, agents: usize) -> Result<Self, SetupError> {
         Self::new(plan, key, (0..agents).collect(), (0..agents).map(|_| 1))
     }
 
-    /// One stream per group of agents (Byzantine-UCB-DP-MoM).
+    /// Creates one stream per group of agents (Byzantine-UCB-DP-MoM).
     ///
     /// # Errors
-    /// The groups are of another number of agents.
+    /// The groups were drawn for a different number of agents.
     pub fn groups(plan: Plan, key: K, agents: usize, groups: &Groups) -> Result<Self, SetupError> {
         let grouped = groups.sizes().sum();
         if grouped != agents {
@@ -116,7 +119,7 @@ impl<K: NoiseKey> Private<K> {
         Ok(Self { plan, key, scope, unit_of, units, episode: 1, streams })
     }
 
-    /// Closes the leaf of every unit. Units do not depend on each other, so threads may take them in any order.
+    /// Closes the leaf of every unit, in parallel. Units are independent, so their order is irrelevant.
     fn close_leaves(&mut self) {
         let Self { key, scope, .. } = self;
         self.units.par_iter_mut().enumerate().for_each(|(row, unit)| unit.close_leaf(row, key, scope));

@@ -1,4 +1,4 @@
-//! What mechanisms do with noise, by scripts in its place: as nodes, as matrices, and in groups.
+//! Mechanisms with scripted noise: their nodes, their matrices, and groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -27,22 +27,22 @@ fn values(streams: &Streams) -> Vec<f64> {
     [streams.gram.values(), streams.feature_sum.values()].concat()
 }
 
-/// One unit in one dimension, and a script for its noise.
+/// One unit in one dimension with scripted noise.
 fn scripted<F: Fn(Node, &mut [i64]) + Sync>(mechanism: Mechanism, episodes: u32, script: F) -> Private<Scripted<F>> {
     Private::agents(plan(1, episodes, mechanism), Scripted(script), 1).unwrap()
 }
 
-/// The release for the next episode after k leaves: V̂ in units of the grid.
+/// V̂ of the release after k leaves, in units of the grid.
 fn gram(private: &mut impl Privatise, k: u32, step: f64) -> f64 {
     private.release(k + 1).gram.row(0)[0] / step
 }
 
 // --- structure ------------------------------------------------------------------------------------------------------
 
-/// With 1 for every noise, release k has as many as k has bits; Honaker's estimate of a node at level j, which is half
-/// as much from itself and twice as much from below, has (j + 1)/(2 − 2⁻ʲ).
+/// Every noise is 1. Release k of the tree then has popcount(k). Honaker's estimate e_j of a node at level j has
+/// e_j = v_j + (1 − v_j)·2e_{j−1} with v_j = 1/(2 − 2⁻ʲ) and e_0 = 1, hence e_j = (j + 1)/(2 − 2⁻ʲ).
 #[test]
-fn releases_are_made_of_the_right_nodes() {
+fn releases_consist_of_expected_nodes() {
     let one = |_: Node, sum: &mut [i64]| sum.iter_mut().for_each(|value| *value += 1);
     let step = plan(1, 1030, Mechanism::Tree).step();
     let mut tree = scripted(Mechanism::Tree, 1030, one);
@@ -57,7 +57,7 @@ fn releases_are_made_of_the_right_nodes() {
     assert_eq!(node(10), 11.0 / (2.0 - 1.0 / 1024.0));
 }
 
-/// Leaf by leaf, which nodes change with it.
+/// Returns for each leaf the nodes that depend on it.
 fn nodes_of_each_leaf(mechanism: Mechanism, episodes: u32) -> Vec<BTreeSet<Node>> {
     let nodes_of = |leaf: u32| {
         let touched = Mutex::new(BTreeSet::new());
@@ -73,7 +73,7 @@ fn nodes_of_each_leaf(mechanism: Mechanism, episodes: u32) -> Vec<BTreeSet<Node>
 }
 
 #[test]
-fn a_message_is_in_as_many_nodes_as_the_calibration_says() {
+fn message_is_in_calibrated_number_of_nodes() {
     for mechanism in [Mechanism::Tree, Mechanism::Honaker] {
         for episodes in [2, 3, 4, 5, 8, 9, 33, 64, 65] {
             let nodes = nodes_of_each_leaf(mechanism, episodes);
@@ -85,7 +85,7 @@ fn a_message_is_in_as_many_nodes_as_the_calibration_says() {
 }
 
 #[test]
-fn without_noise_releases_are_exact_sums() {
+fn releases_without_noise_are_exact_sums() {
     for mechanism in MECHANISMS {
         let plan = plan(3, 70, mechanism);
         let mut private = Private::agents(plan.clone(), Scripted(no_noise), 2).unwrap();
@@ -104,7 +104,7 @@ fn without_noise_releases_are_exact_sums() {
             let released: Vec<_> = rows.flat_map(|(gram, feature_sum)| [gram, feature_sum].concat()).collect();
             for (released, sum) in released.iter().zip(&sums) {
                 let error = (released / plan.step() - *sum as f64).abs();
-                // Every y_k is rounded, and B's rows sum up to less than 20 here.
+                // Every y_k is rounded by at most about ½, and rows of B sum to less than 20 here.
                 assert!(
                     error <= if mechanism == Mechanism::Blt { 10.0 } else { 0.0 },
                     "{mechanism} {episode}: {error}"
@@ -116,7 +116,7 @@ fn without_noise_releases_are_exact_sums() {
 
 // --- the mechanisms as matrices -------------------------------------------------------------------------------------
 
-/// B and C of B·(C·x + z), taken from the running mechanism: C by a message in one leaf, B by noise in one node.
+/// Returns B and C of B·(C·x + z) as measured on the mechanism: C by a message in one leaf, B by noise in one node.
 fn factors(mechanism: Mechanism, episodes: u32) -> (DMatrix<f64>, DMatrix<f64>) {
     let step = plan(1, episodes, mechanism).step();
     let n = episodes as usize - 1;
@@ -144,7 +144,7 @@ fn factors(mechanism: Mechanism, episodes: u32) -> (DMatrix<f64>, DMatrix<f64>) 
 }
 
 #[test]
-fn mechanisms_are_factorisations_with_the_norms_of_the_calibration() {
+fn mechanisms_are_factorisations_with_calibrated_norms() {
     for (mechanism, episodes) in MECHANISMS.into_iter().flat_map(|m| [2, 3, 8, 17, 33, 64].map(|k| (m, k))) {
         let (b, c) = factors(mechanism, episodes);
         let n = episodes as usize - 1;
@@ -169,9 +169,9 @@ fn mechanisms_are_factorisations_with_the_norms_of_the_calibration() {
     }
 }
 
-/// The noise of a release is Bz for any z, so BBᵀ is its covariance.
+/// The noise of a release is Bz for any z, so its covariance is σ²BBᵀ.
 #[test]
-fn releases_are_linear_in_the_noise() {
+fn releases_are_linear_in_noise() {
     for mechanism in MECHANISMS {
         let (b, c) = factors(mechanism, 64);
         let noise = |node: Node| i64::from(node.index * 7919 + node.level * 104_729) % 2003 - 1001;
@@ -188,10 +188,10 @@ fn releases_are_linear_in_the_noise() {
     }
 }
 
-// --- what is released when ---
+// --- timing of releases ---------------------------------------------------------------------------------------------
 
 #[test]
-fn a_release_is_made_once() {
+fn release_is_made_once() {
     for mechanism in MECHANISMS {
         let mut private = Private::agents(plan(1, 4, mechanism), Seed(1), 1).unwrap();
         let mut exact = scripted(mechanism, 4, no_noise);
@@ -199,14 +199,14 @@ fn a_release_is_made_once() {
         exact.add(0, 1, &[8.0], &[0.0]);
         let second = values(private.release(2));
         exact.release(2);
-        // What comes now is in the next leaf, even if the second release is asked for again.
+        // Messages after a release are in the next leaf, even if that release is requested again.
         private.add(0, 1, &[16.0], &[0.0]);
         exact.add(0, 1, &[16.0], &[0.0]);
         assert_eq!(values(private.release(2)), second);
-        assert_eq!(values(private.release(1)), second, "there is no way back");
+        assert_eq!(values(private.release(1)), second, "earlier releases cannot be requested");
         assert_eq!(exact.release(2).gram.row(0), [8.0]);
         assert!((exact.release(3).gram.row(0)[0] - 24.0).abs() < 1e-3);
-        // The tree ends with the release for episode 4: no further noise was accounted for.
+        // The last release is for episode 4: the budget covers no further noise.
         let last = values(private.release(4));
         private.add(0, 4, &[32.0], &[0.0]);
         assert_eq!(values(private.release(5)), last);
@@ -215,7 +215,7 @@ fn a_release_is_made_once() {
 }
 
 #[test]
-fn a_group_is_its_sum_with_one_noise_over_its_size() {
+fn group_release_is_noisy_sum_divided_by_size() {
     let plan = plan(1, 4, Mechanism::Tree);
     let groups = Groups::new(7, 3, 5).unwrap();
     let drawn = Mutex::new(Vec::new());
@@ -224,7 +224,7 @@ fn a_group_is_its_sum_with_one_noise_over_its_size() {
         sum[0] += 1000;
     });
     let mut private = Private::groups(plan.clone(), noise, 7, &groups).unwrap();
-    // Of every group only one member sends anything.
+    // Only one member of every group sends a message.
     let present: BTreeSet<usize> = (0..3).map(|group| (0..7).find(|i| groups.group_of(*i) == group).unwrap()).collect();
     present.iter().for_each(|agent| private.add(*agent, 1, &[6.0], &[3.0]));
     let streams = private.release(2);

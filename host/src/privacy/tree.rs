@@ -1,27 +1,29 @@
-//! The binary tree over episodes (Dwork et al. 2010; Chan, Shi and Song 2011), one node at a time.
+//! Streaming evaluation of the binary tree over episodes (Dwork et al. 2010; Chan, Shi and Song 2011).
 
 use super::calibration::honaker_variance;
 use super::grid::accumulate;
 
-/// The prefix sums of one unit's leaves with a tree's noise, in units of the grid.
+/// Noisy prefix sums of one unit's leaves, in units of the grid.
 ///
-/// Like a binary counter: after k leaves there is one open node for each bit that k has, which covers 2^level leaves,
-/// and the k-th release is the sum of these nodes. A leaf closes the nodes up to level tz(k), the number of zeros at
-/// the end of k. Of them the plain tree uses, and puts noise on, the last alone; Honaker's estimator uses all. At most
-/// m = ⌊log₂(K − 1)⌋ + 1 levels exist for K − 1 leaves, so a message is in at most m noisy nodes either way.
+/// The tree works like a binary counter. After k leaves it has one open node for each bit set in k, and the node at level
+/// j covers 2ʲ leaves. The k-th release is the sum of these nodes. A leaf completes the nodes up to level tz(k), the number
+/// of trailing zeros of k. The plain tree adds noise to the last of them and uses it alone; Honaker's estimator uses all.
+///
+/// K − 1 leaves have m = ⌊log₂(K − 1)⌋ + 1 levels, so in both cases a message is in at most m noisy nodes.
 pub(super) struct Tree {
     estimator: Estimator,
     leaves: u32,
-    /// By level.
+    /// Open nodes, indexed by level.
     open: Vec<Option<Open>>,
 }
 
-/// What stands for a node in a release.
+/// Value of a node in a release.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Estimator {
-    /// Its noisy sum.
+    /// Noisy sum of the node.
     Node,
-    /// The best linear estimate from its noisy sum and all those below it (Honaker 2015, "estimation from below").
+    /// Best linear estimate from the noisy sums of the node and of all nodes below it (Honaker 2015, "estimation from
+    /// below").
     Honaker,
 }
 
@@ -35,7 +37,7 @@ impl Tree {
         Self { estimator, leaves: 0, open: Vec::new() }
     }
 
-    /// Adds a leaf. `noise` makes the noisy sum of a node from its level, its index in there, and its sum.
+    /// Adds a leaf. `noise` receives the level, the index and the sum of a node, and adds noise to the sum.
     pub(super) fn push(&mut self, leaf: &[i64], mut noise: impl FnMut(u32, u32, &mut [i64])) {
         self.leaves += 1;
         let mut sum = leaf.to_vec();
@@ -58,7 +60,7 @@ impl Tree {
         }
     }
 
-    /// The sum of all leaves so far, as it may be released.
+    /// Returns the noisy sum of all leaves so far.
     pub(super) fn prefix(&self, dimension: usize) -> Vec<f64> {
         self.open.iter().rev().flatten().fold(vec![0.0; dimension], |mut total, node| {
             total.iter_mut().zip(&node.estimate).for_each(|(total, value)| *total += value);
@@ -67,10 +69,10 @@ impl Tree {
     }
 }
 
-/// A node's estimate from its noisy sum, with variance 1, and the sum of its children's estimates, with variance 2v_{j−1}.
+/// Estimates a node from its noisy sum, of variance 1, and the sum of its children's estimates, of variance 2v_{j−1}.
 ///
-/// The best weights are in inverse proportion to the variances: v_j = 2v_{j−1}/(1 + 2v_{j−1}) for the node itself, which
-/// then is the variance of the estimate, [`honaker_variance`].
+/// The best weights are inversely proportional to the variances. The node itself gets v_j = 2v_{j−1}/(1 + 2v_{j−1}), which is
+/// also the variance of the estimate, [`honaker_variance`].
 fn refine(noisy: &[i64], children: Option<Vec<f64>>, level: u32) -> Vec<f64> {
     let noisy = noisy.iter().map(|value| *value as f64);
     let Some(children) = children else { return noisy.collect() };
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_logarithmic() {
+    fn memory_grows_logarithmically() {
         for estimator in [Estimator::Node, Estimator::Honaker] {
             let mut tree = Tree::new(estimator);
             for k in 1..=1023_u32 {

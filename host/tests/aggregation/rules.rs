@@ -106,7 +106,7 @@ fn the_trimmed_mean_leaves_out_both_ends() {
         let (n, p) = (rows.len(), rows[0].len());
         let answer = aggregate(TrimmedMean { f }, &scaled(&rows, 1.0));
         if 2 * f >= n {
-            let refused = AggregateError::TooCorrupted { rule: "trimmed-mean", n, f, needs: "it needs n > 2f" };
+            let refused = AggregateError::TooCorrupted { rule: "trimmed-mean", n, f, needs: "it requires n > 2f" };
             prop_assert_eq!(answer, Err(refused));
             return Ok(());
         }
@@ -166,7 +166,7 @@ fn krum_refuses_what_it_cannot_bear() {
     assert!(aggregate(MultiKrum { f: 1, m: Some(5) }, &rows(5)).is_err());
     assert!(aggregate(TrimmedMean { f: usize::MAX }, &rows(5)).is_err());
     let error = aggregate(Krum { f: 1 }, &rows(4)).unwrap_err();
-    assert_eq!(error.to_string(), "krum of 4 points cannot bear 1 corrupted ones: it needs n > 2f + 2");
+    assert_eq!(error.to_string(), "krum is undefined for 4 points, 1 of them corrupted: it requires n > 2f + 2");
 }
 
 /// Every rule but the medians that the number of points allows.
@@ -312,9 +312,9 @@ fn groups_are_as_equal_as_the_paper_says() {
 #[test]
 fn groups_refuse_what_makes_no_sense() {
     let message = |result: Result<Groups, GroupsError>| result.unwrap_err().to_string();
-    assert_eq!(message(Groups::new(5, 0, 0)), "5 points make from 1 to 5 groups, not 0");
-    assert_eq!(message(Groups::new(5, 6, 0)), "5 points make from 1 to 5 groups, not 6");
-    let refusal = "a median of means bears at most a quarter of the points corrupted, not 3 of 11";
+    assert_eq!(message(Groups::new(5, 0, 0)), "cannot split 5 points into 0 groups; expected from 1 to 5");
+    assert_eq!(message(Groups::new(5, 6, 0)), "cannot split 5 points into 6 groups; expected from 1 to 5");
+    let refusal = "median of means tolerates at most a quarter of the points corrupted, got 3 of 11";
     assert_eq!(message(Groups::for_corruption(11, 3, 0)), refusal);
     assert!(Groups::for_corruption(12, 3, 0).is_ok());
     assert!(Groups::for_corruption(12, usize::MAX, 0).is_err());

@@ -1,12 +1,12 @@
-//! Instructions per call of the agent and per frame, for a run under QEMU with `-icount shift=0`: one instruction is then one nanosecond.
-//! Then the stack of each call, in bytes.
+//! Measures instructions and stack bytes per call of the agent and per frame.
 //!
-//! Prints lines `dimension quantity value`, and `done` at the end.
+//! Runs under QEMU with `-icount shift=0`, where one instruction takes one nanosecond. Prints `dimension quantity value` lines,
+//! then `done`.
 #![no_std]
 #![no_main]
 
-#[path = "../../semihosted.rs"]
-mod semihosted;
+#[path = "../common/semihosting.rs"]
+mod semihosting;
 mod stack;
 
 use core::hint::black_box;
@@ -20,11 +20,12 @@ use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// Enough calls that the clock's tick, of 63 instructions at the most, is less than one per call; few enough that its 24 bits suffice.
+/// Number of calls per measurement. A clock tick, at most 63 instructions, is then less than one instruction per call, and
+/// the counter's 24 bits do not overflow.
 const CALLS: u32 = 200;
 const ARMS: u32 = 10;
 
-/// Instructions that the clock is compared with: so many that its tick does not matter.
+/// Number of instructions to calibrate the clock with; large against its tick.
 const CALIBRATION: u32 = 100_000_000;
 
 #[entry]
@@ -34,16 +35,16 @@ fn main() -> ! {
     systick.set_reload(0x00ff_ffff);
     systick.clear_current();
     systick.enable_counter();
-    // `delay(n)` is a loop of n + 1 times two instructions.
+    // `delay(n)` executes n + 1 iterations of two instructions.
     let calibration = ticks(&mut || cortex_m::asm::delay(CALIBRATION / 2 - 1));
     measure::<8, { packed_len(8) }, { max_frame_len(8) }>(calibration);
     measure::<16, { packed_len(16) }, { max_frame_len(16) }>(calibration);
-    // Decided at run time, so that a board that is too small for it runs the same code as one that is not.
-    if stack::room() > 32 * 1024 {
+    // Decided at run time, so that boards with too little RAM run the same code.
+    if stack::free() > 32 * 1024 {
         measure::<32, { packed_len(32) }, { max_frame_len(32) }>(calibration);
     }
     hprintln!("done");
-    semihosted::succeed()
+    semihosting::succeed()
 }
 
 #[inline(never)]
@@ -71,8 +72,8 @@ fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(calibration:
     let stack = |[_, quantity]: [&str; 2], _: u32, work: &mut dyn FnMut()| {
         hprintln!("{} {} {}", D, quantity, stack::depth(work).unwrap());
     };
-    // The same code for both: a second place that calls the agent could change what the compiler inlines. An episode each,
-    // so that the stack of the first record is seen, which clears the sums.
+    // The same calls for both reports: a second call site could change what the compiler inlines. Each report runs its own
+    // episode, so that the stack includes the first record, which clears the sums.
     for report in [&instructions as &dyn Fn([&str; 2], u32, &mut dyn FnMut()), &stack] {
         let model = Model {
             episode: agent.episode(),

@@ -1,6 +1,6 @@
-//! How deep a call's stack is, by painting: the free memory below the stack is filled with a pattern, and after the call
-//! the deepest word that is something else tells.
-#![expect(unsafe_code, reason = "memory below the stack belongs to no variable: only its address leads there")]
+//! Stack usage of a call, by stack painting: free memory below the stack is filled with a pattern, and the deepest
+//! overwritten word gives the depth.
+#![expect(unsafe_code, reason = "memory below the stack is reachable by address only")]
 
 use core::ptr;
 
@@ -9,26 +9,26 @@ use cortex_m::register::msp;
 const PATTERN: u32 = 0xa5c3_96e1;
 const WORD: usize = size_of::<u32>();
 
-/// What is left unpainted below the stack pointer, for calls that the painting itself makes. No depth comes out smaller.
+/// Unpainted bytes below the stack pointer, for calls made by the painting itself. The smallest depth that is reported.
 const MARGIN: usize = 64;
 
-/// Painting ends here: deeper than any call measured. On a small board the variables end it before.
+/// Largest painted depth, beyond any measured call. On a small board the static variables limit it first.
 const DEEPEST: usize = 16 * 1024;
 
 unsafe extern "C" {
-    /// The end of the variables in RAM, by the linker script of cortex-m-rt: the stack may grow down to it.
+    /// End of the static variables, from the linker script of cortex-m-rt. The stack may grow down to it.
     static _stack_end: u32;
 }
 
-/// The bytes that the stack may still grow by.
-pub(crate) fn room() -> usize {
+/// Returns the number of free bytes below the stack.
+pub(crate) fn free() -> usize {
     msp::read() as usize - (&raw const _stack_end).addr()
 }
 
-/// The bytes of stack that `work` used below this function's frame; none if there was not enough to paint, or if the build
-/// is not optimised.
+/// Returns the bytes of stack that `work` used below this function's frame.
 ///
-/// What `work` reserves at the very end of its stack and never writes goes unseen.
+/// Returns `None` if the stack outgrew the painted area or the build is not optimised. Space that `work` reserves at the far
+/// end of its stack but never writes is not detected.
 #[inline(never)]
 pub(crate) fn depth(work: &mut dyn FnMut()) -> Option<usize> {
     if cfg!(debug_assertions) {
@@ -37,15 +37,15 @@ pub(crate) fn depth(work: &mut dyn FnMut()) -> Option<usize> {
     let stack_pointer = msp::read() as usize;
     let bottom = (&raw const _stack_end).addr().max(stack_pointer.saturating_sub(DEEPEST));
     let painted = || (bottom..stack_pointer.saturating_sub(MARGIN)).step_by(WORD);
-    // SAFETY, of both blocks. The addresses lie in [bottom, stack pointer − MARGIN), where bottom ≥ `_stack_end`.
+    // SAFETY of both blocks: the addresses lie in [bottom, stack pointer − MARGIN), where bottom ≥ `_stack_end`.
     // - They are RAM: the linker script puts `_stack_end` into it, and the stack pointer started at its end.
     // - They are words: `_stack_end`, the stack pointer and DEEPEST are multiples of four.
-    // - They are no variable's. Static ones end at `_stack_end`, and there is no heap. The frames of this function and its
-    //   callers lie at the stack pointer or above, since it stays where it is from a function's prologue to its epilogue.
+    // - They belong to no variable. Static variables end at `_stack_end`, and there is no heap. The frames of this function
+    //   and its callers lie at the stack pointer or above, since it does not move between a function's prologue and epilogue.
     //   Below it lie only the frames of calls from here: `work` has none before it starts and after it returns, and the
-    //   loops are inlined in an optimised build; what they might still call has MARGIN to itself.
-    // - An interrupt writes below the stack pointer too. It is over before the next access here and relies on nothing there.
-    // Volatile accesses may lead outside of all variables, and are neither left out nor moved across the call.
+    //   loops are inlined in an optimised build; calls they might still make have MARGIN to themselves.
+    // - An interrupt also writes below the stack pointer. It ends before the next access here and relies on nothing there.
+    // Volatile accesses may go outside of all variables, and are neither removed nor moved across the call.
     painted().for_each(|address| unsafe { ptr::with_exposed_provenance_mut::<u32>(address).write_volatile(PATTERN) });
     work();
     let untouched = |address: &usize| {

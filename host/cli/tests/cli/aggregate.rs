@@ -249,23 +249,28 @@ fn unsuitable_options_are_rejected() {
 #[test]
 fn too_many_corrupted_points_are_rejected() {
     let file = ten();
-    refuses("--rule krum --corrupt 0.4", &file, 65, "krum of 10 points cannot bear 4 corrupted ones");
+    refuses("--rule krum --corrupt 0.4", &file, 65, "krum is undefined for 10 points, 4 of them corrupted");
     refuses(
         "--rule median-of-means --corrupt 0.3",
         &file,
         65,
         "at most a quarter of the points corrupted, not 3 of 10",
     );
-    refuses("--rule median-of-means --groups 11", &file, 65, "10 points make from 1 to 10 groups, not 11");
+    refuses(
+        "--rule median-of-means --groups 11",
+        &file,
+        65,
+        "cannot split 10 points into 11 groups; expected from 1 to 10",
+    );
 }
 
 #[test]
 fn invalid_csv_is_reported_with_its_line() {
-    data_error("a.csv", "", "it holds no line of numbers");
-    data_error("a.csv", "# nothing\n\n", "it holds no line of numbers");
-    data_error("a.csv", "x,y\n", "there is nothing to aggregate");
-    data_error("a.csv", "x,y\n1,2\n\n3\n", "line 4: 1 field(s), but 2 in the lines before");
-    data_error("a.csv", "x,y\n1,2,3\n", "line 2: 3 field(s), but 2 in the lines before");
+    data_error("a.csv", "", "no line of numbers found");
+    data_error("a.csv", "# nothing\n\n", "no line of numbers found");
+    data_error("a.csv", "x,y\n", "no points to aggregate");
+    data_error("a.csv", "x,y\n1,2\n\n3\n", "line 4: expected 2 field(s) as in the lines before, found 1");
+    data_error("a.csv", "x,y\n1,2,3\n", "line 2: expected 2 field(s) as in the lines before, found 3");
     data_error("a.csv", "1,2\n3,four\n", "line 2: field 2: \"four\" is not a number");
     data_error("a.csv", "1,\n", "line 1: field 2: \"\" is not a number");
     data_error("a.csv", b"1\n\xff\x1b[2J\n", "line 2: field 1: \"\u{fffd}\\u{1b}[2J\" is not a number");
@@ -275,37 +280,33 @@ fn invalid_csv_is_reported_with_its_line() {
 fn invalid_npy_is_reported_with_its_defect() {
     let values = [1.0, 2.0, 3.0, 4.0];
     let good = npy(1, &matrix("(2, 2)"), &values);
-    data_error("a.npy", "", "it ends too early for a .npy file");
-    data_error("a.npy", "1,2\n3,4\n", "it does not begin with the bytes of a .npy file");
-    data_error("a.npy", &good[..9], "it ends too early for a .npy file");
-    data_error("a.npy", &good[..40], "its header is no dictionary");
-    data_error("a.npy", &good[..good.len() - 1], "its header promises 2 × 2 values of 8 bytes, but 31 bytes follow");
-    data_error(
-        "a.npy",
-        [&good[..], b"\0"].concat(),
-        "its header promises 2 × 2 values of 8 bytes, but 33 bytes follow",
-    );
-    data_error("a.npy", npy(4, &matrix("(2, 2)"), &values), "version 4.0 of .npy is none of 1.0, 2.0 and 3.0");
-    data_error("a.npy", npy(1, &matrix("(4,)"), &values), "its array has 1 dimension(s)");
-    data_error("a.npy", npy(1, &matrix("()"), &values[..1]), "its array has 0 dimension(s)");
-    data_error("a.npy", npy(1, &matrix("(1, 2, 2)"), &values), "its array has 3 dimension(s)");
-    data_error("a.npy", npy(1, &matrix("(0, 2)"), &[]), "there is nothing to aggregate");
-    data_error("a.npy", npy(1, &matrix("(2, 0)"), &[]), "a point needs at least one coordinate");
+    data_error("a.npy", "", "truncated .npy file");
+    data_error("a.npy", "1,2\n3,4\n", "not a .npy file: it does not begin with");
+    data_error("a.npy", &good[..9], "truncated .npy file");
+    data_error("a.npy", &good[..40], "header must be a dictionary");
+    data_error("a.npy", &good[..good.len() - 1], "header declares 2 × 2 values of 8 bytes, but 31 bytes follow");
+    data_error("a.npy", [&good[..], b"\0"].concat(), "header declares 2 × 2 values of 8 bytes, but 33 bytes follow");
+    data_error("a.npy", npy(4, &matrix("(2, 2)"), &values), "unsupported .npy version 4.0; expected 1.0, 2.0 or 3.0");
+    data_error("a.npy", npy(1, &matrix("(4,)"), &values), "unsupported array of 1 dimension(s)");
+    data_error("a.npy", npy(1, &matrix("()"), &values[..1]), "unsupported array of 0 dimension(s)");
+    data_error("a.npy", npy(1, &matrix("(1, 2, 2)"), &values), "unsupported array of 3 dimension(s)");
+    data_error("a.npy", npy(1, &matrix("(0, 2)"), &[]), "no points to aggregate");
+    data_error("a.npy", npy(1, &matrix("(2, 0)"), &[]), "points must have at least one coordinate");
     for descr in ["'<f4'", "'>f8'", "'|O'", "'<i8'", "[('x', '<f8'), ('y', '<f8')]"] {
-        let sentence = format!("its values have the type {descr}; little-endian float64");
+        let sentence = format!("unsupported value type {descr}; expected little-endian float64");
         data_error("a.npy", npy(1, &header(descr, "False", "(2, 2)"), &values), &sentence);
     }
 }
 
 #[test]
 fn npy_header_with_false_size_is_rejected() {
-    let promises = "its header promises";
+    let promises = "header declares";
     for shape in ["(4611686018427387904, 4)", "(2305843009213693952, 1)", "(1000000000000, 3)"] {
         data_error("a.npy", npy(1, &matrix(shape), &[]), promises);
     }
     let mut long = npy(2, &matrix("(1, 1)"), &[1.0]);
     long[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    data_error("a.npy", long, "its header of 4294967295 bytes is longer than 10000");
+    data_error("a.npy", long, "header of 4294967295 bytes exceeds the limit of 10000");
     for header in [
         "",
         "{",
@@ -318,7 +319,7 @@ fn npy_header_with_false_size_is_rejected() {
         "{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1)} + 1",
         "{'descr': '\x1b[2J', 'fortran_order': False, 'shape': (1, 1)}",
     ] {
-        data_error("a.npy", npy(1, header, &[1.0]), "its header is no dictionary of descr, fortran_order and shape");
+        data_error("a.npy", npy(1, header, &[1.0]), "header must be a dictionary of descr, fortran_order and shape");
     }
 }
 

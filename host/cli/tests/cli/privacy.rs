@@ -157,13 +157,13 @@ fn invalid_options_are_rejected() {
         options
     };
     for (change, sentence) in [
-        ("--mu 0", "mu is a positive number, not 0"),
-        ("--mu -1", "mu is a positive number, not -1"),
-        ("--mu nan", "mu is a positive number, not NaN"),
-        ("--mu inf", "mu is a positive number, not inf"),
-        ("--nu 0", "nu is between 0 and 1, not 0"),
-        ("--nu 1", "nu is between 0 and 1, not 1"),
-        ("--nu -0.1", "nu is between 0 and 1, not -0.1"),
+        ("--mu 0", "mu must be positive and finite, got 0"),
+        ("--mu -1", "mu must be positive and finite, got -1"),
+        ("--mu nan", "mu must be positive and finite, got NaN"),
+        ("--mu inf", "mu must be positive and finite, got inf"),
+        ("--nu 0", "nu must be greater than 0 and less than 1, got 0"),
+        ("--nu 1", "nu must be greater than 0 and less than 1, got 1"),
+        ("--nu -0.1", "nu must be greater than 0 and less than 1, got -0.1"),
         ("--mu 1e-300,--nu 1e-300", "no finite noise"),
         ("--mu one", "--mu"),
         ("--episodes 0", "--episodes"),

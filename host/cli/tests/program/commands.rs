@@ -263,11 +263,7 @@ fn exports_equal_the_store_in_both_formats() {
     here.stdout("enroll --dir fleet --count 1 --sealed");
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();
-    here.refuses(
-        "export --dir fleet --what releases",
-        74,
-        "in use by another process; stop its service first",
-    );
+    here.refuses("export --dir fleet --what releases", 74, "in use by another process; stop its service first");
     here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 1", service.devices[0]));
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
@@ -370,11 +366,7 @@ fn invalid_enrolments_and_settings_are_refused() {
     }
     here.configure("episode-len = 32");
     let service = here.serve();
-    here.refuses(
-        "serve --config controller.toml",
-        74,
-        "run.redb: in use by another process; stop its service first",
-    );
+    here.refuses("serve --config controller.toml", 74, "run.redb: in use by another process; stop its service first");
     let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
     here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs knowledge of other devices");
     here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
@@ -388,7 +380,7 @@ fn failed_first_start_leaves_no_trace() {
     let here = Fleet::new("first-start", 2);
     for (more, sentence) in [
         ("window = 100", "controller.toml: window: must be from 0 to 63"),
-        ("aggregator = \"krum\"", "controller.toml: aggregator: krum of 2 points cannot bear"),
+        ("aggregator = \"krum\"", "controller.toml: aggregator: krum is undefined for 2 points, 0 of them corrupted"),
         ("aggregator = \"solo\"", "controller.toml: aggregator: solo is available in simulations only"),
     ] {
         here.configure(more);

@@ -58,7 +58,11 @@ fn invalid_ports_are_refused() {
         fleet.refuses("serve --config controller.toml", 78, sentence);
     }
     let gateway = "gateway --connect tcp://127.0.0.1:1 --serial";
-    fleet.refuses(&format!("{gateway} /dev/ttyUSB0:fast"), 2, "--serial /dev/ttyUSB0:fast: invalid serial port; expected PATH:BAUD");
+    fleet.refuses(
+        &format!("{gateway} /dev/ttyUSB0:fast"),
+        2,
+        "--serial /dev/ttyUSB0:fast: invalid serial port; expected PATH:BAUD",
+    );
     let device = "device --identities fleet/devices --connect serial://";
     fleet.refuses(&format!("{device}/dev/ttyUSB0 --count 2"), 2, "--count 2: a serial port takes one device");
     fleet.refuses(&format!("{device}/dev/ttyUSB0:0"), 2, "invalid serial port; expected PATH:BAUD");

@@ -1,7 +1,7 @@
-//! The way down to the median: quasi-Newton steps from place to place, one pass at each.
+//! Quasi-Newton descent to the median, with one pass per iterate.
 //!
-//! Steps are judged by gradients alone. Since g is convex, ⟨∇g(z + d), d⟩ ≤ 0 proves g(z + d) ≤ g(z), while g itself
-//! may be rounded to where it tells nothing: with rows at 10³⁰ it does not change at all.
+//! Steps are judged by gradients alone: since g is convex, ⟨∇g(z + d), d⟩ ≤ 0 proves g(z + d) ≤ g(z). Values of g are too
+//! coarse for this: with rows at 10³⁰, rounding hides every change of g.
 
 use super::super::{distance, norm};
 use super::certificate::{Slope, gap};
@@ -9,57 +9,57 @@ use super::memory::{Memory, dot};
 use super::pass::{Pass, Sums, View};
 use super::{Tolerance, few, upper_median};
 
-/// Passes before giving up. What is certified until then is reported.
+/// Maximum number of passes. The answer then has the best certificate so far.
 const MOST_PASSES: u32 = 400;
 
-/// Passes in which neither the gradient nor the gap halved: rounding allows no more.
+/// Passes without halving the gradient or the gap after which rounding is assumed to prevent progress.
 const PATIENCE: u32 = 40;
 
-/// Passes in vain after which the start is doubted.
+/// Passes without progress after which the descent restarts from another point.
 const LOST: u32 = 6;
 
-/// The first steps may be so many times Weiszfeld's.
+/// Initial limit on the step length, in lengths of Weiszfeld's step.
 const FIRST_CAP: f64 = 20.0;
 
-/// By how much longer steps are trusted after one that was cut short and led down, and shorter ones after one that went too far. Under
-/// a cap that never grew, rows near a line were not certified.
+/// Factor by which the limit grows after a truncated step that descended, and shrinks after a step that went too far.
+/// With a limit that never grew, rows near a line were not certified.
 const TRUST: f64 = 4.0;
 
-/// A gradient so much shorter than the shortest is a better place without further proof. Each time the shortest becomes that much
-/// shorter, so this comes to an end.
+/// A gradient shorter than this share of the shortest so far counts as descent without proof. The shortest gradient then
+/// shrinks by this factor, so this happens finitely often.
 const SHORTER: f64 = 0.7;
 
-/// How often a cluster may be entered without proof that it is lower, so that this comes to an end as well.
+/// Maximum number of clusters that may be entered without proof of descent.
 const ENTRIES: u32 = 4;
 
-/// Rows up to so many times as far as the nearest are about as near.
+/// Rows within this factor of the nearest distance form a cluster with the nearest row.
 const ABOUT: f64 = 1.1;
 
-/// m rows at a point are the minimum if the rest pulls with at most m there. What is known is the pull at a place nearby, where it may
-/// be a bit more.
+/// Tolerance of the test for a minimum at m coinciding rows, which holds if the others pull with at most m. The pull is
+/// known at a nearby point only, where it may be slightly larger.
 const BALANCE: f64 = 1.05;
 
-/// When to stop.
+/// Stopping criterion.
 pub(super) enum Goal {
-    /// At what a sample can tell: the gradients of two samples differ by about 1/√n anyway.
+    /// Precision of a sample: the gradients of two samples differ by about 1/√n.
     Sample,
     Within(Tolerance),
 }
 
-/// A descent on some rows.
+/// Descent on the rows of a view.
 pub(super) struct Descent<'a> {
     pub(super) view: View<'a>,
     pub(super) goal: Goal,
-    /// Without the processor's wider registers.
+    /// Disables SIMD.
     pub(super) plain: bool,
-    /// The median distance of a few rows, of those that are not at the place visited last.
+    /// Median distance of a few rows from the last iterate, without rows at it.
     pub(super) typical: f64,
-    /// The distance of every row at the place visited last.
+    /// Distance of every row from the last iterate.
     pub(super) radii: Vec<f64>,
     pub(super) memory: Memory,
 }
 
-/// A point with what a pass found there.
+/// Iterate with the results of its pass.
 pub(super) struct Place {
     pub(super) z: Vec<f64>,
     pub(super) mean_distance: f64,
@@ -67,56 +67,58 @@ pub(super) struct Place {
     /// The shortest subgradient of g.
     gradient: Vec<f64>,
     sums: Sums,
-    /// Looked for where a step would pass it by.
+    /// Nearest row, computed once a step may overshoot it.
     near: Option<Near>,
     enough: bool,
 }
 
-/// The nearest row that is not at z, and how many are about as near.
+/// Nearest row that is not at z, and the number of rows in its cluster.
 #[derive(Clone, Copy)]
 struct Near {
     row: usize,
     count: usize,
 }
 
-/// The ways to go on.
+/// Kind of step.
 #[derive(Clone, Copy, PartialEq)]
 enum Move {
-    /// A quasi-Newton step, and whether it was cut short.
+    /// Quasi-Newton step, possibly truncated to the limit.
     Newton { cut: bool },
-    /// Weiszfeld's step, in Vardi and Zhang's form at a row. It always leads down: it minimises a quadratic that is
-    /// nowhere below g and equal to it here.
+    /// Weiszfeld's step, in Vardi and Zhang's form at a row. It always descends: it minimises a quadratic majorant of g
+    /// that touches g at z.
     Weiszfeld,
-    /// To the nearest row, which may be the minimum.
+    /// Step to the nearest row, which may be the minimum.
     Snap,
 }
 
-/// What a descent has learnt about its own steps.
+/// Step control of a descent.
 struct Course {
-    /// The longest step that is trusted, in Weiszfeld's.
+    /// Limit on the step length, in lengths of Weiszfeld's step.
     cap: f64,
-    /// The same as a length: it comes from a step that went too far.
+    /// Absolute limit on the step length, set by a step that went too far.
     trust: f64,
-    /// The row that was looked at, and was not the minimum.
+    /// Row that was tested last and is not the minimum.
     tried: Option<usize>,
-    /// What is left of [`ENTRIES`].
+    /// Remaining [`ENTRIES`].
     entries: u32,
-    /// The shortest gradient, the least gap, and the passes since one of them halved.
+    /// Length of the shortest gradient.
     least: f64,
+    /// Least gap.
     gap: f64,
-    in_vain: u32,
+    /// Passes since the gradient or the gap halved.
+    stalled: u32,
 }
 
 impl Course {
     fn new(here: &Place) -> Self {
         let (least, gap) = (norm(&here.gradient), here.gap);
-        Self { cap: FIRST_CAP, trust: f64::INFINITY, tried: None, entries: ENTRIES, least, gap, in_vain: 0 }
+        Self { cap: FIRST_CAP, trust: f64::INFINITY, tried: None, entries: ENTRIES, least, gap, stalled: 0 }
     }
 
-    /// Whether `there` is the better place to go on from.
+    /// Returns whether to continue from `there`, and adapts the limits.
     fn judge(&mut self, here: &Place, there: &Place, way: Move) -> bool {
         let (step, slope) = (difference(&there.z, &here.z), norm(&there.gradient));
-        // Several rows about as near are a cluster that seems to hold the minimum: go in, and look at its own scale.
+        // A cluster of several rows may contain the minimum: enter it and continue at its scale.
         let enter = way == Move::Snap && here.near.is_some_and(|near| near.count > 1) && self.entries > 0;
         self.entries -= u32::from(enter);
         let shorter = slope < SHORTER * self.least;
@@ -127,29 +129,29 @@ impl Course {
             Move::Newton { .. } if !down => self.trust = norm(&step) / TRUST,
             _ => {}
         }
-        self.in_vain = if slope < 0.5 * self.least || there.gap < 0.5 * self.gap { 0 } else { self.in_vain + 1 };
+        self.stalled = if slope < 0.5 * self.least || there.gap < 0.5 * self.gap { 0 } else { self.stalled + 1 };
         (self.least, self.gap) = (self.least.min(slope), self.gap.min(there.gap));
         down
     }
 }
 
 impl Descent<'_> {
-    /// Descends from `z` to the goal or as far as f64 goes. Returns the place with the least certified gap, and the
+    /// Descends from `z` to the goal, or as far as f64 allows. Returns the iterate with the least certified gap and the
     /// number of passes.
     pub(super) fn run(&mut self, z: Vec<f64>) -> (Place, u32) {
         let mut here = self.visit(z);
         let mut best: Option<Place> = None;
         let mut course = Course::new(&here);
         let (mut passes, mut restarted) = (1, false);
-        while !here.enough && passes < MOST_PASSES && course.in_vain < PATIENCE {
-            if course.in_vain == LOST && !restarted {
+        while !here.enough && passes < MOST_PASSES && course.stalled < PATIENCE {
+            if course.stalled == LOST && !restarted {
                 here = self.restart();
-                course = Course { in_vain: LOST, gap: course.gap, ..Course::new(&here) };
+                course = Course { stalled: LOST, gap: course.gap, ..Course::new(&here) };
                 (passes, restarted) = (passes + 2, true);
                 continue;
             }
             let (next, way) = self.next(&mut here, &course);
-            // Nothing pulls, or nothing that f64 could still follow.
+            // The gradient is 0, or the step is below the resolution of f64.
             if next == here.z || !next.iter().all(|z| z.is_finite()) {
                 break;
             }
@@ -165,23 +167,24 @@ impl Descent<'_> {
         (best.filter(|best| best.gap < here.gap && !here.enough).unwrap_or(here), passes)
     }
 
+    /// Updates the BFGS memory after a descending step.
     fn learn(&mut self, here: &Place, there: &Place) {
         let scale = there.sums.weight / here.sums.weight;
         if !(0.1..10.0).contains(&scale) {
-            // Another scale, another curvature: what was learnt is no longer true.
+            // The curvature differs at another scale.
             self.memory = Memory::default();
         } else if there.sums.at == here.sums.at {
             self.memory.remember(difference(&there.z, &here.z), difference(&there.gradient, &here.gradient));
         }
     }
 
-    /// From the median of each coordinate over all rows: unlike that of a few, no minority can choose it.
+    /// Restarts from the coordinate-wise median of all rows. Unlike the median of a few rows, no minority controls it.
     fn restart(&mut self) -> Place {
         self.memory = Memory::default();
         self.visit(self.view.middle())
     }
 
-    /// Where to look next, and how we came to it.
+    /// Returns the next point and the kind of step to it.
     fn next(&self, here: &mut Place, course: &Course) -> (Vec<f64>, Move) {
         let weiszfeld = self.view.len() as f64 / here.sums.weight;
         // The quadratic of Weiszfeld has the curvature of Σ I/r_i; on average over all directions, g has (p − 1)/p of it.
@@ -190,7 +193,7 @@ impl Descent<'_> {
         let length = norm(&step);
         let most = (course.cap * weiszfeld * norm(&here.gradient)).min(course.trust);
         if here.sums.nearest <= 4.0 * length.min(most) {
-            // A step only gets shorter until the next place, so `radii` are of this one where they are looked at first.
+            // Steps only get shorter until the next iterate, so the first lookup uses the `radii` of this one.
             here.near = here.near.or_else(|| self.near(here.sums.nearest));
             let near = here.near.filter(|near| Some(near.row) != course.tried && self.may_be_minimum(here, *near));
             if let Some(near) = near {
@@ -208,7 +211,7 @@ impl Descent<'_> {
         (here.z.iter().zip(&step).map(|(z, step)| z + step).collect(), way)
     }
 
-    /// Makes a pass at `z`.
+    /// Runs a pass at `z`.
     pub(super) fn visit(&mut self, z: Vec<f64>) -> Place {
         let n = self.view.len();
         if self.radii.len() != n {
@@ -221,7 +224,7 @@ impl Descent<'_> {
         let enough = match self.goal {
             Goal::Sample => slope.excess() <= 0.1 * (n as f64).sqrt(),
             Goal::Within(Tolerance::Absolute(most)) => gap == 0.0 || gap <= most,
-            // No median is above twice the mean.
+            // A median is at most twice the mean.
             Goal::Within(Tolerance::Relative(share)) => {
                 gap == 0.0 || gap / share <= 2.0 * sums.mean_distance && self.median_reaches(gap / share)
             }
@@ -231,7 +234,7 @@ impl Descent<'_> {
         Place { z, mean_distance: sums.mean_distance, gap, gradient, near: None, enough, sums }
     }
 
-    /// Whether the median distance is `least` or more.
+    /// Returns whether the median distance is at least `least`.
     fn median_reaches(&self, least: f64) -> bool {
         let reached = self.radii.iter().filter(|r| **r >= least).count();
         reached >= self.radii.len() - self.radii.len() / 2
@@ -243,8 +246,8 @@ impl Descent<'_> {
         Some(Near { row, count })
     }
 
-    /// Whether the nearest row, with those about as near, could balance all others: then the minimum is there, and no
-    /// step along a gradient would ever arrive.
+    /// Returns whether the cluster of the nearest row could balance all other rows. The minimum is then at that row, which
+    /// gradient steps would never reach.
     fn may_be_minimum(&self, here: &Place, near: Near) -> bool {
         let row = self.view.row(near.row);
         let (r, count) = (distance(row, &here.z), near.count as f64);
@@ -258,7 +261,7 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a - b).collect()
 }
 
-/// The median distance of those that are not 0.
+/// Returns the upper median of the positive distances.
 pub(super) fn typical(distances: impl Iterator<Item = f64>) -> f64 {
     upper_median(distances.filter(|r| *r > 0.0).collect()).unwrap_or(0.0)
 }

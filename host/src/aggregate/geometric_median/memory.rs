@@ -1,13 +1,13 @@
-//! What past steps say about the curvature of g: limited-memory BFGS.
+//! Limited-memory BFGS approximation of the curvature of g.
 
 use std::collections::VecDeque;
 
 use super::super::norm;
 
-/// How many steps are remembered.
+/// Maximum number of stored steps.
 const PAIRS: usize = 12;
 
-/// Steps s with the changes y of the gradient along them.
+/// Recent steps s with the gradient changes y along them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     pairs: VecDeque<Pair>,
@@ -17,21 +17,21 @@ pub(super) struct Memory {
 struct Pair {
     step: Vec<f64>,
     change: Vec<f64>,
-    /// ⟨s, y⟩ > 0, as g is convex.
+    /// ⟨s, y⟩ > 0, since g is convex.
     product: f64,
 }
 
 impl Memory {
     pub(super) fn remember(&mut self, step: Vec<f64>, change: Vec<f64>) {
         let product = dot(&step, &change);
-        // Less may be rounding, and H divides by it.
+        // A smaller product may be rounding error, and H divides by it.
         if product > 1e-8 * norm(&step) * norm(&change) {
             self.pairs.truncate(PAIRS - 1);
             self.pairs.push_front(Pair { step, change, product });
         }
     }
 
-    /// −H·gradient, where H is what the pairs make of `scale`·I.
+    /// Returns −H·gradient, where H is the BFGS update of `scale`·I by all pairs.
     pub(super) fn step(&self, gradient: &[f64], scale: f64) -> Vec<f64> {
         let mut q: Vec<f64> = gradient.iter().map(|g| -g).collect();
         let mut alphas = Vec::with_capacity(self.pairs.len());

@@ -1,7 +1,7 @@
-//! The geometric median argmin g, where g(z) is the mean distance ‖z − z_i‖₂, with a proof of how good it is.
+//! The geometric median argmin g, where g(z) is the mean distance ‖z − z_i‖₂, with a certificate of its error.
 //!
-//! A quasi-Newton descent ([`descent`]) from the median of ever larger samples; each place costs one pass over the points
-//! ([`pass`]), which also certifies it ([`certificate`]).
+//! A quasi-Newton descent ([`descent`]) starts from the medians of increasing samples. Each iterate costs one pass over
+//! the points ([`pass`]), which also certifies it ([`certificate`]).
 
 mod certificate;
 mod descent;
@@ -17,18 +17,16 @@ use rayon::prelude::*;
 
 use super::{Aggregate, AggregateError, Aggregator, MAGNITUDE, Points, distance, lower_median, middle_pair, objective};
 
-/// How far above its minimum the mean distance may be. A tolerance that is not positive asks for the best that f64 can do.
+/// Allowed excess of the mean distance over its minimum. A tolerance that is not positive requests full f64 precision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
     /// The paper's ε: g(ẑ) ≤ min g + ε.
     Absolute(f64),
-    /// ε as a share of the median distance from ẑ to the points, which fewer than half of them cannot inflate, unlike g.
+    /// ε as a share of the median distance from ẑ to the points. Unlike g, fewer than half of the points cannot inflate it.
     Relative(f64),
 }
 
-/// The geometric median to a tolerance.
-///
-/// It remembers its last answer: the next one starts there.
+/// Geometric median to a tolerance, started from its last answer.
 #[derive(Clone, Debug)]
 pub struct GeometricMedian {
     tolerance: Tolerance,
@@ -37,12 +35,12 @@ pub struct GeometricMedian {
 }
 
 impl GeometricMedian {
-    /// The median to a tolerance.
+    /// Creates the oracle with a tolerance.
     pub fn new(tolerance: Tolerance) -> Self {
         Self { tolerance, plain: false, last: None }
     }
 
-    /// The same without the processor's wider registers. For tests: the answer has the same bits.
+    /// Creates the oracle without SIMD, for tests. Its answers are bit-identical.
     #[doc(hidden)]
     pub fn plain(tolerance: Tolerance) -> Self {
         Self { plain: true, ..Self::new(tolerance) }
@@ -57,7 +55,7 @@ impl Aggregator for GeometricMedian {
         if points.dimension() == 1 {
             return Ok(on_a_line(points));
         }
-        // Handed over to the threads once, not pass by pass.
+        // Enters the thread pool once, not in each pass.
         if points.values().len() >= PARALLEL { rayon::scope(|_| self.solve(points)) } else { self.solve(points) }
     }
 }
@@ -70,7 +68,7 @@ impl GeometricMedian {
             last.unwrap_or_else(|| (start(few(points.len()).map(|i| points.row(i))), Memory::default()));
         let mut typical = typical_distance(points, &start, few(points.len()));
         if !SQUARED_WELL.contains(&typical) {
-            // A few rows may have been chosen to mislead: all of them cannot.
+            // A few rows may be chosen to mislead; the median of all rows cannot be.
             start = self::start(points.rows());
             typical = typical_distance(points, &start, 0..points.len());
         }
@@ -84,14 +82,14 @@ impl GeometricMedian {
     }
 }
 
-/// What a point is worth as a geometric median: g there, and a bound on how far that is above the minimum. One pass.
+/// Evaluates g at a point and certifies a bound on its excess over the minimum. Takes one pass.
 pub fn certify(points: &Points<'_>, point: Vec<f64>) -> Aggregate {
     let oracle = GeometricMedian::new(Tolerance::Absolute(0.0));
     let typical = typical_distance(points, &point, few(points.len()));
     answer(oracle.descent(View::all(points), typical, Memory::default()).visit(point), 1)
 }
 
-/// One pass at a place, into a buffer for the distances. For benchmarks: what a solve repeats.
+/// Runs one pass at a point, for benchmarks. Writes the distances to `radii`.
 #[doc(hidden)]
 pub fn pass(points: &Points<'_>, z: &[f64], typical: f64, radii: &mut [f64]) -> f64 {
     Pass::new(View::all(points), typical, false).run(z, radii).mean_distance
@@ -101,7 +99,7 @@ fn answer(found: Place, passes: u32) -> Aggregate {
     Aggregate { point: found.z, objective: found.mean_distance, certified_gap: found.gap, passes }
 }
 
-/// In one dimension every value between the two middle ones is a minimum.
+/// Solves one dimension, where every value between the two middle ones is a minimum.
 fn on_a_line(points: &Points<'_>) -> Aggregate {
     let point = vec![lower_median(points.values().to_vec())];
     Aggregate { objective: objective(points, &point), point, certified_gap: 0.0, passes: 2 }
@@ -109,11 +107,12 @@ fn on_a_line(points: &Points<'_>) -> Aggregate {
 
 // --- from small samples to all rows -----------------------------------------------------------------------------------
 
-/// One in so many blocks of rows, before all of them.
+/// Strides of the samples, in blocks of rows, before the descent on all rows.
 const SAMPLES: [usize; 2] = [64, 8];
 
-/// A sample of fewer blocks would mislead more than help: from a few rows, and from the last answer.
+/// Least number of blocks in a useful sample, for a cold start.
 const FEWEST_BLOCKS: usize = 6;
+/// Least number of blocks in a useful sample, for a start from the last answer.
 const FEWEST_BLOCKS_WARM: usize = 64;
 
 fn through_samples(
@@ -141,21 +140,22 @@ impl GeometricMedian {
     }
 }
 
-/// How many rows make a start, and how many where samples will refine it.
+/// Rows that determine a starting point.
 const FEW: usize = 101;
+/// Rows that determine a starting point which samples refine.
 const FEWER: usize = 65;
 
-/// A few of n places. The golden ratio spreads them, in no order that data would have.
+/// Returns a few of n indices, spread by the golden ratio to be unrelated to the order of the data.
 fn few(n: usize) -> impl Iterator<Item = usize> {
     let hash = move |i: usize| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as u128 * n as u128) >> 64;
     let few = if n / BLOCK / SAMPLES[1] >= FEWEST_BLOCKS { FEWER } else { FEW.min(n) };
     (0..few).map(move |i| if n <= FEW { i } else { hash(i) as usize })
 }
 
-/// Fewer columns than this are not worth a second thread.
+/// Least number of columns per parallel task.
 const COLUMNS: usize = 32;
 
-/// The median of each coordinate over some rows.
+/// Returns the upper median of each coordinate over some rows.
 fn start<'a>(rows: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let rows: Vec<&[f64]> = rows.collect();
     let column = |j| upper_median(rows.iter().map(|row| row[j]).collect());
@@ -174,14 +174,14 @@ fn upper_median(mut values: Vec<f64>) -> Option<f64> {
 
 // --- distances at the limits of f64 -------------------------------------------------------------------------------------
 
-/// Distances whose squares are far from the limits of f64.
+/// Distances whose squares are well within the range of f64.
 const SQUARED_WELL: Range<f64> = 1e-100..1e100;
 
 impl GeometricMedian {
-    /// Rows that are as near or as far as no square can tell are solved in a copy: x becomes (x − origin)·2ᵏ.
+    /// Solves for rows whose squared distances leave the range of f64, in a copy with x replaced by (x − origin)·2ᵏ.
     fn rescaled(&self, points: &Points<'_>, start: &[f64], typical: f64) -> Result<Aggregate, AggregateError> {
-        // Only a coordinate that is far larger than the distances needs an origin: rows nearby then subtract without
-        // rounding, and scaling by a power of two is exact anyway.
+        // Only a coordinate far larger than the distances needs an origin. Nearby rows then subtract without rounding, and
+        // scaling by a power of two is exact.
         let origin: Vec<f64> = start.iter().map(|x| if x.abs() > 1e3 * typical { *x } else { 0.0 }).collect();
         let k = -typical.log2().round();
         let values: Vec<f64> = points.rows().flat_map(|row| rescale(row, &origin, k)).collect();
@@ -194,35 +194,35 @@ impl GeometricMedian {
         let begin = self::start(copy.rows());
         let (found, passes) = oracle.descent(View::all(&copy), 1.0, Memory::default()).run(begin);
         let (point, lost) = unscale(&found.z, &origin, k);
-        // g changes by no more than its argument does, so what is lost on the way back is added.
+        // g is 1-Lipschitz, so the rounding of the inverse transformation is added to the gap.
         let smallest = origin.len() as f64 * scale(f64::from_bits(1), -k).max(f64::from_bits(1));
         let certified_gap = scale(found.gap, -k) + 2.0 * (lost + smallest);
         Ok(Aggregate { objective: objective(points, &point), point, certified_gap, passes: passes + 2 })
     }
 }
 
-/// origin + z·2⁻ᵏ, and the sum of what rounding took from its coordinates.
+/// Returns origin + z·2⁻ᵏ and the sum of its rounding errors.
 fn unscale(z: &[f64], origin: &[f64], k: f64) -> (Vec<f64>, f64) {
     let exact = z.iter().zip(origin).map(|(z, origin)| two_sum(*origin, scale(*z, -k)));
     let (point, lost): (Vec<f64>, Vec<f64>) = exact.unzip();
     (point, lost.iter().map(|lost| lost.abs()).sum())
 }
 
-/// a + b, and what rounding took from it (Knuth).
+/// Returns a + b and its rounding error (Knuth).
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let of_b = sum - a;
     (sum, (a - (sum - of_b)) + (b - of_b))
 }
 
-/// A row keeps its direction even where its length would overflow.
+/// Rescales a row. It keeps its direction even if its length would overflow.
 fn rescale<'a>(row: &'a [f64], origin: &'a [f64], k: f64) -> impl Iterator<Item = f64> + 'a {
     let longest = row.iter().zip(origin).map(|(x, o)| (x - o).abs()).fold(0.0, f64::max);
     let (factor, k) = if scale(longest, k) <= MAGNITUDE { (1.0, k) } else { (MAGNITUDE / longest, 0.0) };
     row.iter().zip(origin).map(move |(x, o)| scale((x - o) * factor, k))
 }
 
-/// x·2ᵏ, also where 2ᵏ itself is out of range.
+/// Returns x·2ᵏ, also if 2ᵏ itself is out of range.
 fn scale(x: f64, k: f64) -> f64 {
     x * (k / 2.0).floor().exp2() * (k / 2.0).ceil().exp2()
 }

@@ -1,7 +1,7 @@
-//! One reading of the points: everything that the median and its certificates need to know at a place z.
+//! One pass over the points: all sums at z that the median and its certificates need.
 //!
-//! The sums are formed in one fixed order, lane by lane and with fused multiplication everywhere, so that they have the
-//! same bits whatever instructions the processor has and however many threads work.
+//! Sums have a fixed order, lane by lane, and always use fused multiply-add. Results are therefore bit-identical for all
+//! instruction sets and numbers of threads.
 
 use std::ops::Range;
 
@@ -10,29 +10,29 @@ use pulp::{Simd, f64x4};
 use super::super::{Points, SQUARES, distance};
 use super::start;
 
-/// Rows that are read together: enough to hide how long their roots and quotients take, few enough for the first cache.
+/// Rows per block: enough to hide the latency of roots and divisions, few enough for the L1 cache.
 pub(super) const BLOCK: usize = 16;
 
-/// Rows whose weights fit into registers.
+/// Rows whose weights fit into registers together.
 const HALF: usize = BLOCK / 2;
 
-/// Rows whose curvature is bounded together.
+/// Rows per curvature bound.
 const GROUP: usize = 4;
 
-/// Blocks that one thread sums up in order; larger sums are formed pairwise, so that rounding grows with their logarithm.
+/// Blocks that are summed in sequence. Larger sums are pairwise, so that rounding grows with the logarithm.
 const LEAF: usize = 32;
 
-/// Fewer numbers than this are not worth a second thread.
+/// Least number of values for which a second thread pays.
 pub(super) const PARALLEL: usize = 1 << 17;
 
-/// Four numbers at a time: the processor's own vectors, or the same in plain arithmetic.
+/// Vectors of four numbers, in SIMD or scalar arithmetic.
 trait Lanes: Simd<f64s = f64x4> {}
 impl<S: Simd<f64s = f64x4>> Lanes for S {}
 
-/// A row that is closer than this counts as at z: its 1/r would leave the range of f64.
+/// Distance below which a row counts as at z: 1/r would leave the range of f64.
 pub(super) const AT: f64 = 1e-290;
 
-/// Which rows are read: all, or a share of the blocks.
+/// Selection of rows: all, or every `stride`-th block.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     points: &'a Points<'a>,
@@ -44,7 +44,7 @@ impl<'a> View<'a> {
         Self { points, stride: 1 }
     }
 
-    /// One of `stride` blocks, each from another stretch of the rows.
+    /// Selects one block from each stretch of `stride` blocks.
     pub(super) fn sample(points: &'a Points<'a>, stride: usize) -> Self {
         Self { points, stride }
     }
@@ -54,36 +54,36 @@ impl<'a> View<'a> {
         if self.stride == 1 { n.div_ceil(BLOCK) } else { n / BLOCK / self.stride }
     }
 
-    /// How many rows are read.
+    /// Number of selected rows.
     pub(super) fn len(&self) -> usize {
         if self.stride == 1 { self.points.len() } else { self.blocks() * BLOCK }
     }
 
-    /// The first row of a block. The place within its stretch is hashed: data with a period must not fool us.
+    /// Index of the first row of a block. Its position within the stretch is hashed, so that periodic data do not bias it.
     fn first(&self, block: usize) -> usize {
         // The stride is a power of two.
         let jitter = ((block as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize & (self.stride - 1);
         (block * self.stride + jitter) * BLOCK
     }
 
-    /// The median of each coordinate over the rows that are read.
+    /// Returns the upper median of each coordinate over the selected rows.
     pub(super) fn middle(&self) -> Vec<f64> {
         start((0..self.len()).map(|i| self.row(i)))
     }
 
-    /// The `count` rows of a block.
+    /// Returns the first `count` rows of a block.
     fn block(&self, block: usize, count: usize) -> &'a [f64] {
         let p = self.points.dimension();
         &self.points.values()[self.first(block) * p..][..count * p]
     }
 
-    /// The row that stands at `i` among those that are read.
+    /// Returns the `i`-th selected row.
     pub(super) fn row(&self, i: usize) -> &'a [f64] {
         self.points.row(self.first(i / BLOCK) + i % BLOCK)
     }
 }
 
-/// What a pass finds at z. Distances are r_i, directions u_i = (z − x_i)/r_i.
+/// Sums of a pass at z, with distances r_i and directions u_i = (z − x_i)/r_i.
 #[derive(Clone, Debug)]
 pub(super) struct Sums {
     /// G, the sum of the u_i of the rows that are not at z.
@@ -96,7 +96,7 @@ pub(super) struct Sums {
     pub(super) at: usize,
     /// The smallest r_i above 0.
     pub(super) nearest: f64,
-    /// A lower bound on the smallest eigenvalue of Σ (I − u_i u_iᵀ)/(r_i + R), over some of the rows.
+    /// Lower bound on the smallest eigenvalue of Σ (I − u_i u_iᵀ)/(r_i + R) over some of the rows.
     pub(super) curvature: f64,
 }
 
@@ -105,7 +105,8 @@ impl Sums {
         Self { pull: vec![0.0; p], weight: 0.0, mean_distance: 0.0, at: 0, nearest: f64::INFINITY, curvature: 0.0 }
     }
 
-    /// [`Easy::add`] where a row is missing, at z, or too far or near for its square; adds the pull of the latter two itself.
+    /// [`Easy::add`] for blocks with rows that are missing, at z, or out of the range of squares. Adds the pull of rows
+    /// that are out of range.
     #[cold]
     fn add_hard(
         &mut self,
@@ -147,7 +148,7 @@ impl Sums {
     }
 }
 
-/// The sums over blocks of rows that are not at z and whose squares are well in range, lane by lane.
+/// Lane-wise sums over blocks of rows that are not at z and whose squares are in range.
 struct Easy {
     weight: f64x4,
     distance: f64x4,
@@ -155,7 +156,7 @@ struct Easy {
 }
 
 impl Easy {
-    /// Adds all of 1/r_i and r_i, and returns the 1/r_i.
+    /// Adds all 1/r_i and r_i. Returns the 1/r_i.
     #[inline(always)]
     fn add<S: Lanes>(&mut self, simd: S, squares: &[f64; BLOCK], radii: &mut [f64]) -> [f64; BLOCK] {
         let mut weights = [0.0; BLOCK];
@@ -180,25 +181,25 @@ impl Easy {
     }
 }
 
-/// A bound on ‖error of G‖ for n rows: each u_i is off by less than (p/2 + 16) roundings, each sum by its depth.
+/// Bound on the error of G for n rows: each u_i has fewer than p/2 + 16 roundings, and each sum as many as its depth.
 pub(super) fn pull_error(n: usize, p: usize) -> f64 {
     let depth = LEAF * BLOCK + n.ilog2() as usize + p / 2 + 16;
     1.01 * depth as f64 * n as f64 * f64::EPSILON / 2.0
 }
 
-/// R of the curvature certificate, in typical distances: large enough to hold the minimum soon, small enough to cost
-/// little of 1/(r + R).
+/// R of the curvature certificate, in typical distances. Large enough to contain the minimum early, small enough to lower
+/// 1/(r + R) little.
 const REACH: f64 = 0.1;
 
-/// How a pass is made.
+/// Parameters of a pass.
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
     view: View<'a>,
     /// R of [`Sums::curvature`].
     pub(super) reach: f64,
-    /// One in so many blocks is asked for its curvature.
+    /// Stride of the blocks that contribute to the curvature.
     curvature_stride: usize,
-    /// Without the processor's wider registers.
+    /// Disables SIMD.
     plain: bool,
 }
 
@@ -207,7 +208,7 @@ impl<'a> Pass<'a> {
         Self { view, reach: REACH * typical, curvature_stride: (view.len() / BLOCK / 32).clamp(1, 16), plain }
     }
 
-    /// Reads the rows at `z`, and puts their distances into `radii`.
+    /// Computes the sums at `z`. Writes the distances to `radii`.
     pub(super) fn run(&self, z: &[f64], radii: &mut [f64]) -> Sums {
         let mut buffer = Vec::new();
         let copy = from_line(&mut buffer, z.len());
@@ -249,7 +250,7 @@ impl<'a> Pass<'a> {
         let share = 1.0 / self.view.len() as f64;
         for (block, radii) in blocks.zip(radii.chunks_mut(BLOCK)) {
             let values = self.view.block(block, radii.len());
-            // A block that is not full is filled up with z itself, which has no weight.
+            // An incomplete block is padded with z, which has no weight.
             let filled: Vec<f64>;
             let rows = if radii.len() == BLOCK {
                 values
@@ -280,7 +281,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// `len` zeros from the start of a cache line on: what is read again and again should not cross lines.
+/// Returns `len` zeros aligned to a cache line, so that vectors in hot loops do not cross lines.
 fn from_line(buffer: &mut Vec<f64>, len: usize) -> &mut [f64] {
     const LINE: usize = 64;
     let most = LINE / size_of::<f64>();
@@ -289,7 +290,7 @@ fn from_line(buffer: &mut Vec<f64>, len: usize) -> &mut [f64] {
     &mut buffer[first..][..len]
 }
 
-/// The vectors of some rows, each with as many as z has, and the up to three numbers of each that fill no vector.
+/// Splits rows into vectors and up to three remaining numbers each.
 #[inline(always)]
 fn split<S: Lanes, const N: usize>(p: usize, rows: &[f64]) -> [(&[f64x4], &[f64]); N] {
     let mut split: [(&[f64x4], &[f64]); N] = [(&[], &[]); N];
@@ -307,7 +308,7 @@ fn sum(v: f64x4) -> f64 {
 
 const ZERO: f64x4 = f64x4(0.0, 0.0, 0.0, 0.0);
 
-/// Row after row, as memory likes it.
+/// Returns the squared distances of a block, row by row for sequential memory access.
 #[inline(always)]
 fn squared_distances<S: Lanes>(simd: S, z: &[f64], rows: &[f64]) -> [f64; BLOCK] {
     let (z_head, z_tail) = S::as_simd_f64s(z);
@@ -326,7 +327,7 @@ fn squared_distances<S: Lanes>(simd: S, z: &[f64], rows: &[f64]) -> [f64; BLOCK]
     squares
 }
 
-/// With four sums at a time, because one would wait for each addition.
+/// Returns the squared distance of a row, lane by lane. Four independent sums hide the latency of additions.
 #[inline(always)]
 fn squares_of_row<S: Lanes>(simd: S, z: &[f64x4], row: &[f64x4]) -> f64x4 {
     let mut sums = [ZERO; 4];
@@ -375,14 +376,16 @@ fn add_pull<S: Lanes>(simd: S, pull: &mut [f64], z: &[f64], rows: &[f64], weight
     }
 }
 
-/// The pairs of a group.
+/// Pairs of rows in a group.
 const PAIRS: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
 
-/// Σw_i − ‖K‖_F with K_ij = √(w_i w_j)⟨u_i, u_j⟩ and w_i = 1/(r_i + R): ‖K‖_F is above the largest eigenvalue of
-/// Σ w_i u_i u_iᵀ, so this is below the smallest one of Σ w_i (I − u_i u_iᵀ). Rounded down.
+/// Returns Σw_i − ‖K‖_F, rounded down, with w_i = 1/(r_i + R) and K_ij = √(w_i w_j)⟨u_i, u_j⟩.
+///
+/// ‖K‖_F is at least the largest eigenvalue of Σ w_i u_i u_iᵀ, so this is a lower bound on the smallest eigenvalue of
+/// Σ w_i (I − u_i u_iᵀ).
 #[inline(always)]
 fn curvature(dots: [f64; PAIRS.len()], weights: &[f64], reach: f64, p: usize) -> f64 {
-    // A row at z, far beyond or without weight has none: leaving it out only lowers the bound.
+    // Rows without weight, at z or out of range, are left out, which only lowers the bound.
     let w: [f64; GROUP] = std::array::from_fn(|i| weights[i] / (1.0 + weights[i] * reach));
     let mut squares: f64 = w.iter().map(|w| w * w).sum();
     for (dot, (i, j)) in dots.into_iter().zip(PAIRS) {
@@ -393,7 +396,7 @@ fn curvature(dots: [f64; PAIRS.len()], weights: &[f64], reach: f64, p: usize) ->
     (w.iter().sum::<f64>() * (1.0 - slack) - squares.sqrt() * (1.0 + slack)).max(0.0)
 }
 
-/// ⟨z − x_i, z − x_j⟩ for all pairs of a group.
+/// Returns ⟨z − x_i, z − x_j⟩ for all pairs of a group.
 #[inline(always)]
 fn dots<S: Lanes>(simd: S, z: &[f64], rows: &[f64]) -> [f64; PAIRS.len()] {
     let mut lanes = [ZERO; PAIRS.len()];

@@ -1,18 +1,18 @@
-//! Devices behind an MQTT broker. The topics are in `docs/wire.md`; a message is one frame.
+//! Devices behind an MQTT 5 broker. The topics are in `docs/wire.md`; a message is one frame.
 //!
-//! The broker is believed nothing: frames carry their own tags, and what a device trusts is the acknowledgement of the
-//! service. What the broker's own acknowledgements are good for is that it keeps what comes while the service is away.
+//! The broker is not trusted: frames carry their own tags, and a device relies on the acknowledgement of the service. A
+//! message is acknowledged to the broker once its summary is stored, so the broker keeps messages while the service is away.
 
 use std::collections::BTreeMap;
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use fedbandit_core::wire::{claimed_address, is_model};
-use rumqttc::v5::mqttbytes::QoS;
-use rumqttc::v5::mqttbytes::v5::{Filter, Packet, Publish};
-use rumqttc::v5::{AsyncClient, ClientError, Event, MqttOptions};
-use rumqttc::{TlsConfiguration, Transport};
+use rumqttc::{
+    AckMode, AsyncClient, ClientError, Event, EventLoop, ManualAck, MqttOptions, Packet, PersistedAckMode,
+    PersistedSession, PublishOptions, QoS, SessionStore, SessionStoreError, SessionStoreKey, SubscribeFilter,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::state_machine::{Dropped, Link};
@@ -69,23 +69,26 @@ impl Broker {
             }
             _ => (address, port),
         };
-        // Without brackets rumqttc connects to an IPv6 address as well, and finds it in a certificate.
         let host = host.trim_matches(['[', ']']);
         if host.is_empty() {
             return Err("the broker's host is missing");
         }
-        Ok(Self { host: host.into(), port, tls, credentials })
+        let host = if host.contains(':') { format!("[{host}]") } else { host.into() };
+        Ok(Self { host, port, tls, credentials })
     }
 
     /// The options of a client. The broker is told to hold back messages that are longer than any frame.
     pub fn options(&self, id: impl Into<String>) -> MqttOptions {
-        let mut options = MqttOptions::new(id, &self.host, self.port);
-        options.set_keep_alive(Duration::from_secs(30)).set_max_packet_size(Some(FRAME as u32 + ENVELOPE));
-        if let Some(connector) = &self.tls {
-            options.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(connector.config())));
+        let mut options = MqttOptions::new(id, (&*self.host, self.port));
+        options.set_keep_alive(30).set_max_packet_size(Some(FRAME as u32 + ENVELOPE));
+        if let Some(connector) = self.tls.clone() {
+            options.set_socket_connector(move |address, _| {
+                let connector = connector.clone();
+                async move { connector.connect(&address).await }
+            });
         }
         if let Some((user, password)) = &self.credentials {
-            options.set_credentials(user, password);
+            options.set_credentials(user, password.clone());
         }
         options
     }
@@ -126,162 +129,189 @@ impl Topics {
     }
 }
 
-/// What the broker is asked for, beside frames for devices.
-enum Order {
-    Subscribe,
-    /// An acknowledgement, on the link over which the message came, and its place among those that there may be.
-    Acknowledge(Link, Box<Publish>, OwnedSemaphorePermit),
-}
-
-/// Serves the enrolled devices through a broker for as long as the process lives, whatever happens to the broker.
+/// Serves the enrolled devices through a broker, and reconnects for as long as the worker lives.
 pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u32>, handle: WorkerHandle) {
-    let mut allowances: BTreeMap<u32, Allowance> = agents.into_iter().map(|agent| (agent, Allowance::new())).collect();
-    let topics = Topics::new(run);
     let mut options = broker.options(format!("fedbandit-{run}"));
     options
         .set_clean_start(false)
         .set_session_expiry_interval(Some(ABSENCE))
+        .set_session_store(EmptySession)
         .set_receive_maximum(Some(UNACKNOWLEDGED))
         .set_outgoing_inflight_upper_limit(IN_FLIGHT)
-        .set_manual_acks(true);
-    let (client, mut connection) = AsyncClient::new(options, IN_FLIGHT.into());
-    // A model for each device, and acknowledgements beside.
-    let (sender, outgoing) = mpsc::channel(2 * allowances.len() + usize::from(UNACKNOWLEDGED));
-    let (orders, ordered) = mpsc::unbounded_channel();
-    // What the broker may send unacknowledged, and as much again of a connection before.
-    let places = Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED)));
-    let current = Arc::new(AtomicU64::new(u64::MAX));
-    tokio::spawn(send(client, topics.clone(), outgoing, ordered, Arc::clone(&current)));
-    let mut link = None;
+        .set_ack_mode(AckMode::Manual);
+    let mut bridge = Bridge {
+        topics: Topics::new(run),
+        allowances: agents.into_iter().map(|agent| (agent, Allowance::new())).collect(),
+        places: Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED))),
+        handle,
+    };
     let (mut backoff, outage) = (Backoff::default(), Outage::new(format!("mqtt {}:{}", broker.host, broker.port)));
     loop {
-        let goes_on = match connection.poll().await {
-            Ok(Event::Incoming(Packet::ConnAck(_))) => {
+        // Each connection has its own client. Nothing is sent again: the worker sends all models over a new link.
+        let (client, mut connection) = AsyncClient::builder(options.clone()).capacity(IN_FLIGHT.into()).build();
+        match connection.poll().await {
+            Ok(_) => {
                 backoff.reset();
                 outage.connected();
-                // First of all: who sees a model can be sure to be heard.
-                let _ = orders.send(Order::Subscribe);
-                link = handle.connect(sender.clone(), Peer::Broker).await;
-                let Some(link) = link else { return };
-                current.store(link.0, Ordering::Relaxed);
-                true
-            }
-            Ok(Event::Incoming(Packet::Publish(mut publish))) => {
-                let Some(link) = link else { continue };
-                let payload = std::mem::take(&mut publish.payload);
-                let topic = topics.parts(&publish.topic).map(|(kind, agent)| (kind == "up", agent));
-                publish.topic = Default::default();
-                let receipt = receipt(publish, link, &orders, &places);
-                let goes_on = receipt.is_some();
-                if !goes_on {
-                    outage.failed("the broker sends more than it was told that it may");
+                match bridge.run(&client, connection).await {
+                    Some(failure) => outage.failed(failure),
+                    None => return,
                 }
-                match (topic, receipt) {
-                    (Some((true, agent)), Some(receipt)) => match admit(&mut allowances, agent, &payload) {
-                        Ok(()) => drop(handle.deliver(link, payload.into(), Some(receipt)).await),
-                        Err(reason) => {
-                            receipt();
-                            handle.count_dropped(reason).await;
-                        }
-                    },
-                    (Some((false, agent)), Some(receipt)) => {
-                        receipt();
-                        if payload != "ready" {
-                            handle.detach(link, agent).await;
-                        }
-                    }
-                    (None, Some(receipt)) => receipt(),
-                    (_, None) => {}
-                }
-                goes_on
             }
-            Ok(_) => true,
-            Err(error) => {
-                outage.failed(error);
-                false
-            }
-        };
-        if !goes_on {
-            connection.clean();
-            // Over the next connection everything is sent anew.
-            connection.pending.clear();
-            if let Some(link) = link.take() {
-                handle.disconnect(link).await;
-            }
-            backoff.wait().await;
+            Err(error) => outage.failed(error),
         }
+        backoff.wait().await;
     }
 }
 
-/// What acknowledges a message to the broker; none if the broker sends more than it was told that it may. A message of QoS 0
-/// wants no acknowledgement, and so takes no place.
-fn receipt(
-    publish: Publish,
-    link: Link,
-    orders: &mpsc::UnboundedSender<Order>,
-    places: &Arc<Semaphore>,
-) -> Option<Receipt> {
-    if publish.qos == QoS::AtMostOnce {
-        return Some(Box::new(|| ()));
-    }
-    let (place, orders) = (Arc::clone(places).try_acquire_owned().ok()?, orders.clone());
-    Some(Box::new(move || drop(orders.send(Order::Acknowledge(link, Box::new(publish), place)))))
-}
+/// An acknowledgement to the broker, and the permit of its message.
+type Acknowledgement = (ManualAck, OwnedSemaphorePermit);
 
-/// Whether a message may cost the service a look: it is in the name that its topic says, and not one of too many.
-fn admit(allowances: &mut BTreeMap<u32, Allowance>, agent: u32, frame: &[u8]) -> Result<(), Dropped> {
-    let (_, claimed) = claimed_address(frame).filter(|_| frame.len() <= FRAME).ok_or(Dropped::Length)?;
-    let allowance = allowances.get_mut(&agent).filter(|_| claimed == agent).ok_or(Dropped::Unknown)?;
-    if allowance.take().is_zero() {
-        return Ok(());
-    }
-    // To wait would hold up everybody.
-    allowance.give_back();
-    Err(Dropped::TooMany)
-}
-
-/// Sends what there is to send. What waits when a connection breaks is left out: models are sent anew over the next one, and
-/// devices ask for the rest.
-async fn send(
-    client: AsyncClient,
+/// The link between a broker and the worker.
+struct Bridge {
     topics: Topics,
-    mut outgoing: mpsc::Receiver<Vec<u8>>,
-    mut ordered: mpsc::UnboundedReceiver<Order>,
-    current: Arc<AtomicU64>,
-) {
-    loop {
-        let sent = tokio::select! {
-            biased;
-            Some(order) = ordered.recv() => match order {
-                Order::Subscribe => subscribe(&client, &topics).await,
-                // The number of a message means another one in another connection.
-                Order::Acknowledge(link, ..) if link.0 != current.load(Ordering::Relaxed) => Ok(()),
-                Order::Acknowledge(_, publish, place) => {
-                    let acknowledged = client.ack(&publish).await;
-                    drop(place);
-                    acknowledged
-                }
-            },
-            Some(frame) = outgoing.recv() => publish(&client, &topics, frame).await,
-            else => return,
+    allowances: BTreeMap<u32, Allowance>,
+    /// Permits for unacknowledged messages of a connection, and for those of the previous one that the worker still holds.
+    places: Arc<Semaphore>,
+    handle: WorkerHandle,
+}
+
+impl Bridge {
+    /// Passes messages in both directions. Returns the reason why the connection ended, or `None` if the worker has stopped.
+    async fn run(&mut self, client: &AsyncClient, mut connection: EventLoop) -> Option<String> {
+        // The session is resumed by now. Otherwise each request would copy all messages in flight for the session store.
+        connection.options.set_clean_start(true);
+        // Before any model: the service hears every device that has one.
+        let filter = |kind: &str| SubscribeFilter::new(format!("{}/{kind}/+", self.topics.prefix), QoS::AtLeastOnce);
+        client.try_subscribe_many(["up", "state"].map(filter)).expect("an empty queue has room");
+        // A model for each device, and acknowledgements.
+        let (sender, frames) = mpsc::channel(2 * self.allowances.len() + usize::from(UNACKNOWLEDGED));
+        let (done, acknowledgements) = mpsc::unbounded_channel();
+        let link = self.handle.connect(sender, Peer::Broker).await?;
+        let topics = self.topics.clone();
+        let failure = tokio::select! {
+            failure = self.receive(client, connection, link, &done) => failure,
+            Err(error) = acknowledge(client, acknowledgements) => error.to_string(),
+            Err(error) = publish(client, &topics, frames) => error.to_string(),
         };
-        if sent.is_err() {
-            return;
+        self.handle.disconnect(link).await;
+        Some(failure)
+    }
+
+    /// Passes messages to the worker until the connection ends, and returns the reason.
+    async fn receive(
+        &mut self,
+        client: &AsyncClient,
+        mut connection: EventLoop,
+        link: Link,
+        done: &mpsc::UnboundedSender<Acknowledgement>,
+    ) -> String {
+        loop {
+            let publish = match connection.poll().await {
+                Ok(Event::Incoming(Packet::Publish(publish))) => publish,
+                Ok(_) => continue,
+                Err(error) => return error.to_string(),
+            };
+            let receipt: Receipt = match client.prepare_ack(&publish) {
+                Some(ack) => {
+                    let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                        return format!("the broker exceeds the receive maximum of {UNACKNOWLEDGED} messages");
+                    };
+                    let done = done.clone();
+                    Box::new(move || drop(done.send((ack, place))))
+                }
+                None => Box::new(|| ()),
+            };
+            match self.topics.parts(&publish.topic) {
+                Some(("up", agent)) => match self.admit(agent, &publish.payload) {
+                    Ok(()) => drop(self.handle.deliver(link, publish.payload.into(), Some(receipt)).await),
+                    Err(reason) => {
+                        receipt();
+                        self.handle.count_dropped(reason).await;
+                    }
+                },
+                Some(("state", agent)) => {
+                    receipt();
+                    if publish.payload != "ready" {
+                        self.handle.detach(link, agent).await;
+                    }
+                }
+                _ => receipt(),
+            }
         }
+    }
+
+    /// Checks the length, the sender and the rate of a frame before the worker sees it.
+    fn admit(&mut self, agent: u32, frame: &[u8]) -> Result<(), Dropped> {
+        let (_, claimed) = claimed_address(frame).filter(|_| frame.len() <= FRAME).ok_or(Dropped::Length)?;
+        let allowance = self.allowances.get_mut(&agent).filter(|_| claimed == agent).ok_or(Dropped::Unknown)?;
+        if allowance.take().is_zero() {
+            return Ok(());
+        }
+        // Waiting would delay all other devices.
+        allowance.give_back();
+        Err(Dropped::TooMany)
     }
 }
 
-async fn subscribe(client: &AsyncClient, topics: &Topics) -> Result<(), ClientError> {
-    let filter = |kind: &str| Filter::new(format!("{}/{kind}/+", topics.prefix), QoS::AtLeastOnce);
-    client.subscribe_many(["up", "state"].map(filter)).await
+/// Passes acknowledgements to the broker. Apart from frames, which wait for the broker's own acknowledgements.
+async fn acknowledge(
+    client: &AsyncClient,
+    mut acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
+) -> Result<(), ClientError> {
+    while let Some((ack, _place)) = acknowledgements.recv().await {
+        client.manual_ack(ack).await?;
+    }
+    Ok(())
 }
 
-/// Models are retained, so that a device that comes later finds its own. All else may get lost: devices ask until they have an answer.
-async fn publish(client: &AsyncClient, topics: &Topics, frame: Vec<u8>) -> Result<(), ClientError> {
-    let Some((_, agent)) = claimed_address(&frame) else { return Ok(()) };
-    let model = is_model(&frame);
-    let quality = if model { QoS::AtLeastOnce } else { QoS::AtMostOnce };
-    client.publish(topics.down(agent), quality, model, frame).await
+/// Publishes frames. Models are retained for devices that connect later. Any other frame may get lost: devices ask again.
+async fn publish(
+    client: &AsyncClient,
+    topics: &Topics,
+    mut frames: mpsc::Receiver<Vec<u8>>,
+) -> Result<(), ClientError> {
+    while let Some(frame) = frames.recv().await {
+        let Some((_, agent)) = claimed_address(&frame) else { continue };
+        let model = is_model(&frame);
+        let qos = if model { QoS::AtLeastOnce } else { QoS::AtMostOnce };
+        client.publish(topics.down(agent), frame, PublishOptions::new(qos).retain(model)).await?;
+    }
+    Ok(())
+}
+
+/// A session store that always loads an empty session.
+///
+/// rumqttc refuses to resume a session that only the broker has kept, as after a restart of the service. At QoS 1 the empty
+/// session is correct: the broker delivers unacknowledged messages again, and the worker sends all models again.
+#[derive(Debug)]
+struct EmptySession;
+
+type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionStoreError>> + Send + 'a>>;
+
+impl SessionStore for EmptySession {
+    fn load<'a>(&'a self, key: &'a SessionStoreKey) -> StoreFuture<'a, Option<PersistedSession>> {
+        Box::pin(ready(Ok(Some(PersistedSession {
+            format_version: 1,
+            client_id: key.client_id().into(),
+            clean_start: false,
+            session_expiry_interval: Some(ABSENCE),
+            outgoing_inflight_upper_limit: Some(IN_FLIGHT),
+            ack_mode: PersistedAckMode::Manual,
+            last_pkid: 0,
+            last_puback: 0,
+            replay: Vec::new(),
+            incoming_qos2: Vec::new(),
+        }))))
+    }
+
+    fn save<'a>(&'a self, _: &'a SessionStoreKey, _: &'a PersistedSession) -> StoreFuture<'a, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn clear<'a>(&'a self, _: &'a SessionStoreKey) -> StoreFuture<'a, ()> {
+        Box::pin(ready(Ok(())))
+    }
 }
 
 #[cfg(test)]
@@ -294,9 +324,9 @@ mod tests {
             ("mqtt://host", "host", 1883),
             ("mqtt://host/", "host", 1883),
             ("mqtt://host:1/", "host", 1),
-            ("mqtt://[::1]", "::1", 1883),
-            ("mqtt://[::1]:1", "::1", 1),
-            ("mqtt://user:p@ss:word@[fe80::2]/", "fe80::2", 1883),
+            ("mqtt://[::1]", "[::1]", 1883),
+            ("mqtt://[::1]:1", "[::1]", 1),
+            ("mqtt://user:p@ss:word@[fe80::2]/", "[fe80::2]", 1883),
         ] {
             let broker = Broker::new(url, None).unwrap_or_else(|reason| panic!("{url}: {reason}"));
             assert_eq!((&*broker.host, broker.port), (host, port), "{url}");

@@ -109,9 +109,4 @@ impl Connector {
         stream.set_nodelay(true)?;
         timeout(HANDSHAKE, TlsConnector::from(Arc::clone(&self.0)).connect(name, stream)).await?
     }
-
-    /// Returns the configuration, for the MQTT client.
-    pub(super) fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0)
-    }
 }

@@ -1,4 +1,0 @@
-//! One of the targets in `tests/src/targets.rs`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fedbandit_tests::targets::run("operations", data));
