@@ -164,7 +164,7 @@ impl ResolvedRun {
         };
         let default = || match schedule {
             ScheduleName::Calibrated => 64,
-            ScheduleName::Theorem => theorem().min(MAX_EPISODE_LEN),
+            ScheduleName::Theorem => theorem().clamp(1, MAX_EPISODE_LEN),
         };
         episode_len.unwrap_or_else(default).min(steps)
     }
