@@ -190,11 +190,11 @@ fn broker_with_tls_is_verified() {
     drop(service);
     let serve = "serve --config controller.toml";
     for (broker, more, sentence) in [
-        (&*url, "", "mqtts:// needs the certificate authority"),
-        ("mqtt://127.0.0.1:1", "mqtt-ca = \"our-ca.pem\"", "a certificate authority is for mqtts:// only"),
-        ("127.0.0.1:1", "", "a broker is mqtt://HOST:PORT"),
+        (&*url, "", "mqtts:// requires a CA certificate"),
+        ("mqtt://127.0.0.1:1", "mqtt-ca = \"our-ca.pem\"", "a CA certificate requires mqtts://"),
+        ("127.0.0.1:1", "", "invalid broker URL; expected mqtt://HOST:PORT"),
         ("mqtt://:1", "", "the broker's host is missing"),
-        ("mqtt://host:x", "", "the broker's port is no number"),
+        ("mqtt://host:x", "", "the broker's port is not a number"),
     ] {
         configure(&fleet, broker, more);
         fleet.refuses(serve, 78, sentence);

@@ -22,16 +22,16 @@ use super::byte_stream::{Allowance, FRAME};
 use super::outage::Outage;
 use super::tls::Connector;
 
-/// Frames that the broker may send before the first of them is acknowledged to it.
+/// Maximum number of messages that the broker may send unacknowledged.
 const UNACKNOWLEDGED: u16 = 1_024;
-/// Models that the broker has not acknowledged, at the most.
+/// Maximum number of models that the broker has not acknowledged.
 const IN_FLIGHT: u16 = 256;
-/// For how many seconds the broker keeps frames for a service that is away.
-const ABSENCE: u32 = 24 * 60 * 60;
-/// A topic and an MQTT header beside a frame.
+/// Seconds for which the broker keeps messages while the service is away.
+const SESSION_EXPIRY: u32 = 24 * 60 * 60;
+/// Upper bound on the length of a topic and MQTT header.
 const ENVELOPE: u32 = 256;
 
-/// Where a broker is.
+/// Address of a broker, with TLS settings and credentials.
 #[derive(Clone)]
 pub struct Broker {
     host: String,
@@ -41,18 +41,19 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// From `mqtt://[USER:PASSWORD@]HOST[:PORT]`, or `mqtts://…` with what it trusts.
+    /// Parses `mqtt://[USER:PASSWORD@]HOST[:PORT]`, or `mqtts://…` with a connector that verifies the broker.
     ///
     /// # Errors
-    /// A sentence about what is wrong.
+    /// Describes the invalid part of the URL.
     pub fn new(url: &str, connector: Option<Connector>) -> Result<Self, &'static str> {
-        let (scheme, rest) = url.split_once("://").ok_or("a broker is mqtt://HOST:PORT or mqtts://HOST:PORT")?;
+        let invalid = "invalid broker URL; expected mqtt://HOST:PORT or mqtts://HOST:PORT";
+        let (scheme, rest) = url.split_once("://").ok_or(invalid)?;
         let (tls, port) = match (scheme, connector) {
             ("mqtt", None) => (None, 1883),
-            ("mqtt", Some(_)) => return Err("a certificate authority is for mqtts:// only"),
+            ("mqtt", Some(_)) => return Err("a CA certificate requires mqtts://"),
             ("mqtts", Some(connector)) => (Some(connector), 8883),
-            ("mqtts", None) => return Err("mqtts:// needs the certificate authority that the broker is known by"),
-            _ => return Err("a broker is mqtt://HOST:PORT or mqtts://HOST:PORT"),
+            ("mqtts", None) => return Err("mqtts:// requires a CA certificate"),
+            _ => return Err(invalid),
         };
         let (credentials, address) = match rest.rsplit_once('@') {
             Some((credentials, address)) => {
@@ -63,9 +64,9 @@ impl Broker {
         };
         let address = address.trim_end_matches('/');
         let (host, port) = match address.rsplit_once(':') {
-            // The colons of an address in brackets are its own.
+            // Colons inside brackets belong to an IPv6 address.
             Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| "the broker's port is no number")?)
+                (host, port.parse().map_err(|_| "the broker's port is not a number from 0 to 65535")?)
             }
             _ => (address, port),
         };
@@ -77,7 +78,7 @@ impl Broker {
         Ok(Self { host, port, tls, credentials })
     }
 
-    /// The options of a client. The broker is told to hold back messages that are longer than any frame.
+    /// Returns the options of a client. The broker must not send messages longer than any frame.
     pub fn options(&self, id: impl Into<String>) -> MqttOptions {
         let mut options = MqttOptions::new(id, (&*self.host, self.port));
         options.set_keep_alive(30).set_max_packet_size(Some(FRAME as u32 + ENVELOPE));
@@ -94,34 +95,34 @@ impl Broker {
     }
 }
 
-/// The topics of a run.
+/// MQTT topics of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topics {
     prefix: String,
 }
 
 impl Topics {
-    /// Those of a run's number.
+    /// Returns the topics of a run.
     pub fn new(run: u32) -> Self {
         Self { prefix: format!("fedbandit/v1/{run}") }
     }
 
-    /// What a device says.
+    /// Returns the topic for frames from a device.
     pub fn up(&self, agent: u32) -> String {
         format!("{}/up/{agent}", self.prefix)
     }
 
-    /// What a device is told; its last model is retained.
+    /// Returns the topic for frames to a device; its last model is retained.
     pub fn down(&self, agent: u32) -> String {
         format!("{}/down/{agent}", self.prefix)
     }
 
-    /// Whether a device is there: `ready`, `disconnected` or, by its last will, `lost`. Retained.
+    /// Returns the topic of a device's state: `ready`, `disconnected` or, by its last will, `lost`. Retained.
     pub fn state(&self, agent: u32) -> String {
         format!("{}/state/{agent}", self.prefix)
     }
 
-    /// The last two parts of a topic of this run: `up`, `down` or `state`, and the agent.
+    /// Parses a topic of this run into `up`, `down` or `state`, and the agent.
     pub fn parts<'a>(&self, topic: &'a [u8]) -> Option<(&'a str, u32)> {
         let rest = str::from_utf8(topic).ok()?.strip_prefix(&self.prefix)?.strip_prefix('/')?;
         let (kind, agent) = rest.split_once('/')?;
@@ -134,7 +135,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     let mut options = broker.options(format!("fedbandit-{run}"));
     options
         .set_clean_start(false)
-        .set_session_expiry_interval(Some(ABSENCE))
+        .set_session_expiry_interval(Some(SESSION_EXPIRY))
         .set_session_store(EmptySession)
         .set_receive_maximum(Some(UNACKNOWLEDGED))
         .set_outgoing_inflight_upper_limit(IN_FLIGHT)
@@ -164,10 +165,10 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     }
 }
 
-/// An acknowledgement to the broker, and the permit of its message.
+/// Acknowledgement to the broker, with the permit of its message.
 type Acknowledgement = (ManualAck, OwnedSemaphorePermit);
 
-/// The link between a broker and the worker.
+/// Link between a broker and the worker.
 struct Bridge {
     topics: Topics,
     allowances: BTreeMap<u32, Allowance>,
@@ -254,7 +255,7 @@ impl Bridge {
     }
 }
 
-/// Passes acknowledgements to the broker. Apart from frames, which wait for the broker's own acknowledgements.
+/// Passes acknowledgements to the broker. A task of its own, since [`publish`] waits for the broker's acknowledgements.
 async fn acknowledge(
     client: &AsyncClient,
     mut acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
@@ -280,7 +281,7 @@ async fn publish(
     Ok(())
 }
 
-/// A session store that always loads an empty session.
+/// Session store that always loads an empty session.
 ///
 /// rumqttc refuses to resume a session that only the broker has kept, as after a restart of the service. At QoS 1 the empty
 /// session is correct: the broker delivers unacknowledged messages again, and the worker sends all models again.
@@ -295,7 +296,7 @@ impl SessionStore for EmptySession {
             format_version: 1,
             client_id: key.client_id().into(),
             clean_start: false,
-            session_expiry_interval: Some(ABSENCE),
+            session_expiry_interval: Some(SESSION_EXPIRY),
             outgoing_inflight_upper_limit: Some(IN_FLIGHT),
             ack_mode: PersistedAckMode::Manual,
             last_pkid: 0,
@@ -319,7 +320,7 @@ mod tests {
     use super::Broker;
 
     #[test]
-    fn addresses_of_brokers() {
+    fn broker_urls_are_parsed_or_rejected() {
         for (url, host, port) in [
             ("mqtt://host", "host", 1883),
             ("mqtt://host/", "host", 1883),
