@@ -140,7 +140,7 @@ step_test() {
   checks --lib --bins --examples "${programs[@]}" && checks --doc
 }
 
-step_faults() { setup_host && checks --test faults --test storage --test targets --test restart; }
+step_faults() { setup_host && checks --test faults --test storage --test fuzz_targets --test restart; }
 
 step_page() {
   setup_host || return
@@ -165,7 +165,7 @@ step_nostd() {
 
 step_qemu() {
   setup_qemu && apt_install /usr/sbin/mosquitto mosquitto || return
-  checks --test qemu --test qemu_can_fail --test device --test fleet
+  checks --test qemu --test qemu_can_fail --test firmware_device --test mixed_fleet
 }
 
 step_python() {

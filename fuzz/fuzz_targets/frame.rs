@@ -1,4 +1,4 @@
-//! One of the targets in `tests/src/targets.rs`.
+//! One of the targets in `tests/src/fuzz/mod.rs`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fedbandit_tests::targets::run("frame", data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fedbandit_tests::fuzz::run("frame", data));

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use fedbandit_tests::{planted, program, soak, storage};
+use fedbandit_tests::faults::storage;
+use fedbandit_tests::measure::{budget, long_runs, soak};
+use fedbandit_tests::planted;
 
 const HELP: &str = "\
 usage: fedbandit-tests budget [--write]
@@ -29,8 +31,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
-        ["budget"] => fedbandit_tests::budget::check(false),
-        ["budget", "--write"] => fedbandit_tests::budget::check(true),
+        ["budget"] => budget::check(false),
+        ["budget", "--write"] => budget::check(true),
         ["soak", ref options @ ..] => match soak::options(options) {
             Some(wanted) => soak::run(wanted),
             None => return usage(),
@@ -44,9 +46,9 @@ fn main() -> ExitCode {
             let write = rest == ["--write"];
             match (command, option, n.parse()) {
                 _ if !write && !rest.is_empty() => return usage(),
-                ("crash", "--kills", Ok(n)) => program::crash(n, write),
-                ("hostile", "--minutes", Ok(n)) => program::hostile(n, write),
-                ("fuzz", "--seconds", Ok(n)) => program::fuzz(n, write),
+                ("crash", "--kills", Ok(n)) => long_runs::crash(n, write),
+                ("hostile", "--minutes", Ok(n)) => long_runs::hostile(n, write),
+                ("fuzz", "--seconds", Ok(n)) => long_runs::fuzz(n, write),
                 _ => return usage(),
             }
         }

@@ -1,6 +1,6 @@
 //! No panic can be reached from the public API of `fedbandit-core`: a program that uses all of it links without a panic handler.
 
-use fedbandit_tests::firmware::{BOARDS, Program};
+use fedbandit_tests::harness::firmware::{BOARDS, Program};
 
 fn build(profile: &str, dimension: usize, features: &[&str]) -> Result<(), String> {
     let program = Program { bin: "public_api", board: BOARDS[0], profile, features, dimension: Some(dimension) };

@@ -11,8 +11,8 @@ use std::{env, fs, process, thread};
 
 use fedbandit_core::wire::{DecodeError, Identity, Message, Nonces, Seal, max_sealed_frame_len};
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len};
-use fedbandit_tests::device::Line;
-use fedbandit_tests::firmware::repository;
+use fedbandit_tests::harness::firmware::repository;
+use fedbandit_tests::harness::firmware_device::Line;
 
 const D: usize = 3;
 const EPISODE_LEN: u32 = 40;

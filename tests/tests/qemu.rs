@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fedbandit_core::fingerprint;
-use fedbandit_tests::firmware::{self, BOARDS, Board, Program, Run};
+use fedbandit_tests::harness::firmware::{self, BOARDS, Board, Program, Run};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::SeedableRng;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use fedbandit_tests::firmware::{self, BOARDS, Board, Program, Run};
+use fedbandit_tests::harness::firmware::{self, BOARDS, Board, Program, Run};
 
 /// Longer than any of these programs takes to print its first line.
 const PATIENCE: Duration = Duration::from_secs(60);

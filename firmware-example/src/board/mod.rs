@@ -7,7 +7,7 @@
 //! - `send(byte)`: waits for room and sends.
 //!
 //! A new one is a file here, three lines below, a feature in `Cargo.toml`, and a row in `build.rs`, whose array gets longer by one. If QEMU has
-//! the board, it is also a row in `tests/src/firmware.rs` and its blob's address in `tests/src/device.rs`.
+//! the board, it is also a row in `tests/src/harness/firmware.rs` and its blob's address in `tests/src/harness/firmware_device.rs`.
 
 #[cfg(any(feature = "mps2-an385", feature = "mps2-an386", feature = "mps2-an505"))]
 #[path = "mps2.rs"]

@@ -1,7 +1,7 @@
 //! Many worlds of faults, one after the other.
 
 use crate::faults::{self, Outcome};
-use crate::record::{self, thousands};
+use crate::measure::record::{self, thousands};
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use fedbandit_core::wire::max_frame_len;
 use fedbandit_core::{Action, Agent};
 
-use crate::firmware::{self, BOARDS, Board, Program, repository};
-use crate::record::{between, thousands};
+use crate::harness::firmware::{self, BOARDS, Board, Program, repository};
+use crate::measure::record::{between, thousands};
 
 /// Processor, dimension, quantity.
 type Key = (String, usize, String);

@@ -1,7 +1,7 @@
 //! What fuzzing runs: each target takes bytes that anybody may have made, and panics if something is wrong with what
 //! comes of them. `fuzz/` drives them with libFuzzer, the test `targets` with seeded mutations of the kept corpus.
 
-mod controller;
+mod operations;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -41,7 +41,7 @@ pub const TARGETS: [(&str, Body); 10] = [
     ("store_row", store_row),
     ("mqtt", mqtt),
     ("http_request", http_request),
-    ("operations", controller::operations),
+    ("operations", operations::operations),
 ];
 
 /// Runs a target by its name.

@@ -13,7 +13,7 @@ use std::{fs, io};
 use defmt_decoder::{DecodeError, Table};
 use fedbandit_core::wire::{Identity, cobs};
 
-use crate::firmware::{Board, repository};
+use crate::harness::firmware::{Board, repository};
 
 /// Frames that are longer than this are no frames of the tests.
 const FRAME: usize = 4_096;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use fedbandit_core::wire::{Identity, Message, NackReason, cobs, max_frame_len};
 use fedbandit_core::{Agent, EpisodeSummary, MAX_EPISODE_LEN, Model, Prior, Rewards, packed_len};
-use fedbandit_tests::device::{Device, Line};
-use fedbandit_tests::firmware::{BOARDS, Board, Program};
+use fedbandit_tests::harness::firmware::{BOARDS, Board, Program};
+use fedbandit_tests::harness::firmware_device::{Device, Line};
 
 #[path = "../../firmware-example/src/environment.rs"]
 #[expect(unreachable_pub, reason = "the firmware's own file")]

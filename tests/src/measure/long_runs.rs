@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::firmware::repository;
-use crate::record::{self, thousands};
-use crate::targets::{TARGETS, examples};
+use crate::fuzz::{TARGETS, examples};
+use crate::harness::firmware::repository;
+use crate::measure::record::{self, thousands};
 
 /// Kills of the service, its broker and its devices.
 ///

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use fedbandit_tests::chance::Chance;
-use fedbandit_tests::targets::{TARGETS, examples};
+use fedbandit_tests::fuzz::{TARGETS, examples};
+use fedbandit_tests::harness::test_rng::TestRng;
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -24,19 +24,19 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| fs::read(file).unwrap()).chain(examples(target)).collect()
 }
 
-fn mutated(corpus: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-    let mut bytes = chance.pick(corpus).clone();
-    for _ in 0..chance.within(1, 8) {
-        let at = chance.below(bytes.len() as u64 + 1) as usize;
-        match chance.below(7) {
+fn mutated(corpus: &[Vec<u8>], rng: &mut TestRng) -> Vec<u8> {
+    let mut bytes = rng.pick(corpus).clone();
+    for _ in 0..rng.within(1, 8) {
+        let at = rng.below(bytes.len() as u64 + 1) as usize;
+        match rng.below(7) {
             0 => bytes.truncate(at),
-            1 => bytes.insert(at, chance.below(256) as u8),
-            2 if at < bytes.len() => bytes[at] ^= 1 << chance.below(8),
-            3 if at < bytes.len() => bytes[at] = *chance.pick(&[0, 1, 0x7f, 0x80, 0xff, b'9', b',', b'\n']),
+            1 => bytes.insert(at, rng.below(256) as u8),
+            2 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+            3 if at < bytes.len() => bytes[at] = *rng.pick(&[0, 1, 0x7f, 0x80, 0xff, b'9', b',', b'\n']),
             4 if at < bytes.len() => drop(bytes.remove(at)),
             5 => {
-                let other = chance.pick(corpus);
-                let from = chance.below(other.len() as u64 + 1) as usize;
+                let other = rng.pick(corpus);
+                let from = rng.below(other.len() as u64 + 1) as usize;
                 bytes.truncate(at);
                 bytes.extend_from_slice(&other[from..]);
             }
@@ -55,13 +55,13 @@ fn no_bytes_break_a_target() {
     let mut all = 0;
     for (number, (name, body)) in TARGETS.into_iter().enumerate() {
         let corpus = corpus(name);
-        let mut chance = Chance::new(9, number as u64);
+        let mut rng = TestRng::new(9, number as u64);
         // What is made once is not the input's doing.
         corpus.iter().for_each(|input| body(input));
         let mutations = if name == "http_request" { MUTATIONS / 10 } else { MUTATIONS };
         all += mutations;
         for number in 0..mutations as usize + corpus.len() {
-            let input = corpus.get(number).cloned().unwrap_or_else(|| mutated(&corpus, &mut chance));
+            let input = corpus.get(number).cloned().unwrap_or_else(|| mutated(&corpus, &mut rng));
             let before = MEMORY.current_usage();
             MEMORY.reset_peak_usage();
             body(&input);

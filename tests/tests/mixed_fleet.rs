@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fedbandit_core::wire::Identity;
-use fedbandit_tests::device::Device;
-use fedbandit_tests::firmware::{BOARDS, Board, Program, build_host};
+use fedbandit_tests::harness::firmware::{BOARDS, Board, Program, build_host};
+use fedbandit_tests::harness::firmware_device::Device;
 use serde_json::Value;
 
 #[path = "../../firmware-example/src/environment.rs"]
