@@ -1,14 +1,14 @@
-//! No panic can be reached from the public API of `fedbandit-core`: a program that uses all of it links without a panic handler.
+//! No panic is reachable from the public API of `fedbandit-core`: a program that calls all of it links without a panic handler.
 
 use fedbandit_tests::harness::firmware::{BOARDS, Program};
 
 fn build(profile: &str, dimension: usize, features: &[&str]) -> Result<(), String> {
-    let program = Program { bin: "public_api", board: BOARDS[0], profile, features, dimension: Some(dimension) };
+    let program = Program { features, dimension: Some(dimension), ..Program::new("public_api", BOARDS[0], profile) };
     program.build().map(|_| ())
 }
 
 #[test]
-fn the_whole_api_links_without_a_panic_handler() {
+fn public_api_links_without_a_panic_handler() {
     for profile in ["release", "opt-s", "opt-z"] {
         for dimension in [8, 16, 32] {
             for features in [&[][..], &["sealed"]] {
@@ -19,11 +19,11 @@ fn the_whole_api_links_without_a_panic_handler() {
     }
 }
 
-/// The check can fail: one planted index is found at every level.
+/// The check can fail: a single planted index expression is found at every optimisation level.
 #[test]
-fn a_planted_panic_is_found() {
+fn planted_panic_is_found() {
     for profile in ["release", "opt-s", "opt-z"] {
-        let error = build(profile, 8, &["planted-panic"]).expect_err("the planted panic went unnoticed");
-        assert!(error.contains("a_panic_is_reachable"), "another failure than the one planted:\n{error}");
+        let error = build(profile, 8, &["planted-panic"]).expect_err("the planted panic was not found");
+        assert!(error.contains("a_panic_is_reachable"), "failed for another reason:\n{error}");
     }
 }

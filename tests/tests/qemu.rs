@@ -1,7 +1,5 @@
 //! The agent on every board, under QEMU.
 
-use std::time::Duration;
-
 use fedbandit_core::fingerprint;
 use fedbandit_tests::harness::firmware::{self, BOARDS, Board, Program, Run};
 use rand_pcg::Pcg32;
@@ -15,29 +13,28 @@ mod example;
 mod on_target;
 
 fn run(bin: &str, board: Board, profile: &str) -> Run {
-    let program = Program { bin, board, profile, features: &[], dimension: None };
-    let elf = program.build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"));
-    firmware::run(board, &elf, &[], Duration::from_secs(120)).unwrap()
+    let elf = Program::new(bin, board, profile).build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"));
+    firmware::run(board, &elf, &[]).unwrap()
 }
 
-/// The program came to its end, and printed these lines and no others before the last.
+/// Asserts that a program ran to its end, and printed exactly these lines before the last.
 fn assert_proven(run: &Run, before: &[String], last: &str, what: &str) {
     let lines = run.proven(last).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(lines, before, "{what}");
 }
 
 #[test]
-fn the_example_says_on_a_board_what_it_says_here() {
+fn example_prints_the_same_on_every_board_and_on_the_host() {
     let expected = example::one_episode().unwrap().to_string();
     for board in BOARDS {
         assert_proven(&run("one_episode", board, "release"), &[], &expected, &format!("{board:?}"));
     }
 }
 
-/// 10,000 steps on each board, in code for speed and for size, give this computer's bits.
+/// 10,000 steps on each board, built for speed and for size.
 #[test]
-fn every_board_computes_the_same_bits() {
-    let here = |dimension| {
+fn every_board_computes_the_bits_of_the_host() {
+    let on_host = |dimension| {
         let rng = &mut Pcg32::seed_from_u64(2022);
         let fingerprint = match dimension {
             4 => fingerprint::<4>(rng, 10_000),
@@ -51,13 +48,12 @@ fn every_board_computes_the_same_bits() {
         for profile in ["release", "opt-s"] {
             let run = run("fingerprint", board, profile);
             let dimensions: &[_] = if board.machine == "microbit" { &[4, 8, 16] } else { &[4, 8, 16, 32] };
-            let expected: Vec<String> = dimensions.iter().map(|dimension| here(*dimension)).collect();
+            let expected: Vec<String> = dimensions.iter().map(|dimension| on_host(*dimension)).collect();
             assert_proven(&run, &expected, "done", &format!("{board:?}, {profile}"));
         }
     }
 }
 
-/// What the agent promises holds on each board too: each test ran there, once, and passed.
 #[test]
 fn every_on_target_test_passes_on_every_board() {
     let expected = on_target::TESTS.map(|(name, _)| format!("ok {name}"));

@@ -1,51 +1,44 @@
-//! A firmware device under QEMU, with its serial line on a local TCP port, its reset button, and its decoded log; and the line of any
-//! device on TCP.
+//! A firmware device under QEMU: its serial line on a local TCP port, its reset button and its decoded log.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
-use std::{fs, io};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use std::{fs, io, thread};
 
 use defmt_decoder::{DecodeError, Table};
 use fedbandit_core::wire::{Identity, cobs};
 
-use crate::harness::firmware::{Board, repository};
+use super::firmware::{Board, CPU_SECONDS, qemu};
+use super::process::{Process, wait_for};
+use super::repository;
 
-/// Frames that are longer than this are no frames of the tests.
+/// Length of the longest frame that the tests receive.
 const FRAME: usize = 4_096;
 
-/// A running device. It ends with the value.
+/// A running device. Dropping it ends QEMU.
 pub struct Device {
-    child: Child,
+    qemu: Process,
     listener: Option<TcpListener>,
     monitor: TcpStream,
-    log: Arc<Log>,
+    /// Lines of the log, shared with the thread that decodes them.
+    log: Arc<Mutex<Vec<String>>>,
 }
 
-/// The lines of a device's log, and a bell that rings at each.
-#[derive(Default)]
-struct Log {
-    lines: Mutex<Vec<String>>,
-    bell: Condvar,
-}
-
-/// A device's line.
+/// The serial line of a device on TCP.
 pub struct Line {
     stream: TcpStream,
     decoder: cobs::Decoder<FRAME>,
-    /// How many frames may still come that are not whole.
-    cut: u32,
+    /// Number of truncated frames that may still arrive.
+    truncated: u32,
 }
 
 impl Device {
-    /// Starts the `device` program of a board with an identity flashed beside it, and its serial line on a port of the test's.
+    /// Starts the `device` program of a board with its identity in flash. [`line`](Self::line) is its serial line.
     ///
     /// # Errors
-    /// QEMU or a file does not do what it should.
+    /// QEMU ends, or a file or socket cannot be used.
     pub fn start(board: Board, elf: &Path, identity: &Identity) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let mut device = Self::connected(board, elf, identity, listener.local_addr()?)?;
@@ -53,105 +46,101 @@ impl Device {
         Ok(device)
     }
 
-    /// The same with its serial line on somebody else's port.
+    /// Starts the same with its serial line connected to an address.
     ///
     /// # Errors
-    /// QEMU or a file does not do what it should.
+    /// QEMU ends, or a file or socket cannot be used.
     pub fn connected(board: Board, elf: &Path, identity: &Identity, serial: SocketAddr) -> io::Result<Self> {
         let monitors = TcpListener::bind("127.0.0.1:0")?;
-        // Of its own for each line, so that tests at the same time do not take each other's.
+        // One file per line, because tests run at the same time.
         let name = format!("identity-{}-{}-{}.bin", board.machine, identity.agent, serial.port());
         let blob = repository().join("firmware-example/target").join(name);
         fs::write(&blob, identity.to_blob())?;
-        let (flash_end, usart) = match board.machine {
+        let (flash_end, unused_serial_ports) = match board.machine {
             "netduinoplus2" => (0x0807_fc00, 1),
             "mps2-an505" => (0x103f_fc00, 0),
             "microbit" => (0x0003_fc00, 0),
             _ => (0x003f_fc00, 0),
         };
-        let mut qemu = Command::new("qemu-system-arm");
-        qemu.args(["-M", board.machine, "-display", "none"]);
-        for _ in 0..usart {
-            qemu.args(["-serial", "null"]);
-        }
-        qemu.args(["-serial", &format!("tcp:{serial},nodelay=on,reconnect=1")]);
-        qemu.args(["-monitor", &format!("tcp:{},nodelay=on", monitors.local_addr()?)]);
-        qemu.args(["-semihosting-config", "enable=on,target=native", "-device"]);
-        qemu.arg(format!("loader,file={},addr={flash_end:#x},force-raw=on", blob.display()));
-        qemu.arg("-kernel").arg(elf).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = qemu.spawn()?;
-        let log: Arc<Log> = Arc::default();
-        if let Some(output) = child.stdout.take() {
+        let mut command = qemu(board, CPU_SECONDS);
+        command.args(["-display", "none"]).args(["-serial", "null"].repeat(unused_serial_ports));
+        command.args(["-serial", &format!("tcp:{serial},nodelay=on,reconnect=1")]);
+        command.args(["-monitor", &format!("tcp:{},nodelay=on", monitors.local_addr()?), "-device"]);
+        command.arg(format!("loader,file={},addr={flash_end:#x},force-raw=on", blob.display()));
+        let mut qemu = Process::spawn(command.arg("-kernel").arg(elf));
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
+        if let Some(output) = qemu.0.stdout.take() {
             let (log, elf) = (Arc::clone(&log), fs::read(elf)?);
             thread::spawn(move || decode_log(output, &elf, &log));
         }
-        let monitor = accept(&monitors).inspect_err(|_| _ = child.kill())?;
-        Ok(Self { child, listener: None, monitor, log })
+        let monitor = accept(&monitors, &mut qemu)?;
+        Ok(Self { qemu, listener: None, monitor, log })
     }
 
-    /// The serial line, as soon as the device's QEMU connects it: at the start, and again after it was dropped. The device does not wait
-    /// for that, so the first frame may have lost its beginning.
+    /// Waits for QEMU to connect the serial line: at the start, and again after the line was dropped. The device does not
+    /// wait, so that the first frame may be truncated.
     ///
     /// # Errors
-    /// The connection fails.
-    pub fn line(&self) -> io::Result<Line> {
-        let line = Line::accept(self.listener.as_ref().ok_or(ErrorKind::NotConnected)?)?;
-        Ok(Line { cut: 1, ..line })
+    /// QEMU ends.
+    pub fn line(&mut self) -> io::Result<Line> {
+        let listener = self.listener.as_ref().ok_or(ErrorKind::NotConnected)?;
+        Ok(Line { truncated: 1, ..Line::accept(listener, &mut self.qemu)? })
     }
 
-    /// Presses the reset button. What the device is just sending loses its end.
+    /// Presses the reset button. This truncates the frame that the device is sending.
     ///
     /// # Errors
-    /// QEMU's monitor does not listen.
+    /// QEMU has ended.
     pub fn reset(&mut self, line: &mut Line) -> io::Result<()> {
-        line.cut += 1;
+        line.truncated += 1;
         self.monitor.write_all(b"system_reset\n")
     }
 
-    /// What the device logged so far.
+    /// Returns the log so far.
     pub fn log(&self) -> Vec<String> {
-        self.log.lines.lock().map(|lines| lines.clone()).unwrap_or_default()
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until a logged line contains a text, and returns the line.
-    pub fn wait_for_log(&self, text: &str, timeout: Duration) -> Option<String> {
-        let deadline = Instant::now() + timeout;
-        let mut lines = self.log.lines.lock().ok()?;
-        loop {
-            if let Some(line) = lines.iter().find(|line| line.contains(text)) {
-                return Some(line.clone());
-            }
-            let left = deadline.checked_duration_since(Instant::now())?;
-            (lines, _) = self.log.bell.wait_timeout(lines, left).ok()?;
-        }
+    /// Counts the logged lines that contain a text.
+    pub fn count_in_log(&self, text: &str) -> usize {
+        self.log().iter().filter(|line| line.contains(text)).count()
     }
-}
 
-impl Drop for Device {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
+    /// Waits for a logged line that contains a text, and returns the line.
+    ///
+    /// # Panics
+    /// QEMU ends before.
+    pub fn wait_for_log(&self, text: &str) -> String {
+        wait_for(&format!("logged line with {text:?}"), || {
+            // The decoding thread drops its share at the end of QEMU's output.
+            let has_ended = Arc::strong_count(&self.log) == 1;
+            let line = self.log().into_iter().find(|line| line.contains(text));
+            assert!(line.is_some() || !has_ended, "QEMU ended without logging {text:?}: {:?}", self.log());
+            line
+        })
     }
 }
 
 impl Line {
-    /// The next device that connects.
+    /// Waits for a process to connect.
     ///
     /// # Errors
-    /// None connects within a minute.
-    pub fn accept(listener: &TcpListener) -> io::Result<Self> {
-        let stream = accept(listener)?;
+    /// The process ends.
+    pub fn accept(listener: &TcpListener, process: &mut Process) -> io::Result<Self> {
+        let stream = accept(listener, process)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, decoder: cobs::Decoder::new(), cut: 0 })
+        // Short: `poll` returns without a frame then.
+        stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+        Ok(Self { stream, decoder: cobs::Decoder::new(), truncated: 0 })
     }
 
-    /// The next frame; none if nothing came in time or the line was closed.
-    pub fn receive(&mut self, timeout: Duration) -> Option<Vec<u8>> {
-        let deadline = Instant::now() + timeout;
+    /// Returns the next frame, if it has arrived.
+    ///
+    /// # Panics
+    /// The line is closed.
+    pub fn poll(&mut self) -> Option<Vec<u8>> {
         let mut byte = [0];
         loop {
-            let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-            self.stream.set_read_timeout(Some(left)).ok()?;
             match self.stream.read(&mut byte) {
                 Ok(1) => {
                     if let Some(frame) = self.decoder.push(byte[0]) {
@@ -159,17 +148,19 @@ impl Line {
                     }
                 }
                 Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+                {
+                    return None;
                 }
-                _ => return None,
+                closed => panic!("the device closed its line: {closed:?}"),
             }
         }
     }
 
-    /// Whether a frame that cannot be read may be one that was cut. As often as the line was cut, and no more.
+    /// Returns true if an invalid frame may be a truncated one: once for each time that the line was cut.
     pub fn excuses(&mut self) -> bool {
-        let excused = self.cut > 0;
-        self.cut = self.cut.saturating_sub(1);
+        let excused = self.truncated > 0;
+        self.truncated = self.truncated.saturating_sub(1);
         excused
     }
 
@@ -181,7 +172,7 @@ impl Line {
         self.send_bytes(&cobs::encode(frame).collect::<Vec<u8>>())
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes without framing.
     ///
     /// # Errors
     /// The line is closed.
@@ -190,17 +181,20 @@ impl Line {
     }
 }
 
-/// The next connection; an error if none comes within a minute, as when QEMU did not start.
-fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-    let (sender, receiver) = mpsc::channel();
-    let listener = listener.try_clone()?;
-    thread::spawn(move || _ = sender.send(listener.accept()));
-    let connection = receiver.recv_timeout(Duration::from_secs(60)).map_err(|_| ErrorKind::TimedOut)?;
-    connection.map(|(stream, _)| stream)
+/// Waits for a process to connect.
+fn accept(listener: &TcpListener, process: &mut Process) -> io::Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    let (stream, _) = wait_for("connection", || match listener.accept() {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            process.has_ended().then(|| Err(io::Error::other("the process ended before it connected")))
+        }
+        connection => Some(connection),
+    })?;
+    Ok(stream)
 }
 
-/// Turns what the firmware writes for defmt into lines, until the output ends.
-fn decode_log(mut output: impl Read, elf: &[u8], log: &Log) {
+/// Decodes the firmware's defmt output into lines, until the output ends.
+fn decode_log(mut output: impl Read, elf: &[u8], log: &Mutex<Vec<String>>) {
     let Ok(Some(table)) = Table::parse(elf) else { return };
     let mut decoder = table.new_stream_decoder();
     let mut bytes = [0; 1_024];
@@ -210,12 +204,9 @@ fn decode_log(mut output: impl Read, elf: &[u8], log: &Log) {
             let line = match decoder.decode() {
                 Ok(frame) => frame.display_message().to_string(),
                 Err(DecodeError::UnexpectedEof) => break,
-                Err(DecodeError::Malformed) => "(a log frame that cannot be read)".to_owned(),
+                Err(DecodeError::Malformed) => "(malformed log frame)".to_owned(),
             };
-            if let Ok(mut lines) = log.lines.lock() {
-                lines.push(line);
-            }
-            log.bell.notify_all();
+            log.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::fuzz::{TARGETS, examples};
-use crate::harness::firmware::repository;
+use crate::harness::repository;
 use crate::measure::record::{self, thousands};
 
 /// Kills of the service, its broker and its devices.
