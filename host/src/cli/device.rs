@@ -55,7 +55,7 @@ pub(super) struct Args {
     /// For how many episodes they live.
     #[arg(long, value_name = "K", default_value_t = 20)]
     episodes: u32,
-    /// How long they wait for a new model before they go on with the last, in milliseconds: longer than the deadline of episodes.
+    /// Milliseconds to wait for a new model before going on with the last, and at the end for missing acknowledgements; longer than the deadline of episodes.
     #[arg(long, value_name = "MS", default_value_t = 90_000)]
     patience: u64,
     /// What they meet: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE.
@@ -122,7 +122,7 @@ pub(super) struct Device {
 pub(super) struct Lifetime {
     /// The episodes after which it ends.
     pub(super) episodes: u32,
-    /// How long it waits for a new model before it goes on with the last, in milliseconds.
+    /// Milliseconds that it waits for a new model before it goes on with the last, and at the end for acknowledgements.
     pub(super) patience: u64,
     /// How long it rests after an episode.
     pub(super) pace: Duration,
@@ -138,8 +138,6 @@ impl Lifetime {
 const PULSE: Duration = Duration::from_millis(5);
 /// Before connecting again, at first and at the most.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// How long a device waits at the end of its life for acknowledgements that are still missing.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 static COMPLAINT: Once = Once::new();
 
@@ -182,7 +180,8 @@ pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> 
 }
 
 fn is_over(device: &dyn Edge, lifetime: Lifetime, old: Option<Instant>) -> bool {
-    old.is_some_and(|old| old.elapsed() > FAREWELL || device.life().acknowledged >= lifetime.episodes)
+    let patience = Duration::from_millis(lifetime.patience);
+    old.is_some_and(|old| device.is_settled() || old.elapsed() > patience)
 }
 
 /// One connection, until it breaks or the device's life is over.

@@ -26,6 +26,9 @@ pub trait Edge: Send {
     /// waits to be sent. The last good model does after `patience` milliseconds without a new one.
     fn live(&mut self, now: u64, patience: u64);
 
+    /// Returns true if no summary waits for an answer of the controller.
+    fn is_settled(&self) -> bool;
+
     /// What it has lived through.
     fn life(&self) -> Life;
 }
@@ -182,6 +185,10 @@ impl<const D: usize, const F: usize> Edge for Device<D, F> {
             self.session.submit(&summary, now);
         }
         self.since = now;
+    }
+
+    fn is_settled(&self) -> bool {
+        self.session.unacknowledged().next().is_none()
     }
 
     fn life(&self) -> Life {
