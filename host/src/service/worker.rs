@@ -276,10 +276,11 @@ mod tests {
         // Twice: it goes on, a tick after the other.
         (0..2).for_each(|_| drop(is_shown.recv().unwrap()));
         drop(other);
-        let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), worker).await });
-        // One that goes on must not be waited for.
+        // A status may be under way; a worker that continues shows many, and must not be waited for.
+        let stopped = is_shown.iter().take(10).count() < 10;
+        let ended = stopped.then(|| runtime.block_on(worker));
         runtime.shutdown_background();
-        assert!(ended.expect("no door is left").unwrap().is_ok());
+        assert!(ended.expect("the worker continues without a door").unwrap().is_ok());
     }
 
     /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.

@@ -1,4 +1,4 @@
-//! The service, its devices and its brokers as processes of their own.
+//! The program `fedbandit`: service, devices and brokers as processes of their own.
 
 #[cfg(feature = "mqtt")]
 mod broker;
@@ -16,6 +16,9 @@ mod kills;
 #[cfg(feature = "mqtt")]
 mod mqtt;
 mod page;
+#[path = "../../../tests/src/harness/process.rs"]
+#[expect(unreachable_pub, reason = "shared with the end-to-end tests")]
+mod process;
 mod revocation;
 #[cfg(feature = "serial")]
 mod serial;

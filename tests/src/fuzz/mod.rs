@@ -7,7 +7,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use fedbandit::aggregate::table;
 use fedbandit::learning::Learning;
@@ -26,6 +25,8 @@ use fedbandit_core::wire::{Identity, Message, Nonces, Seal, claimed_address, cob
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::harness::process::LAST_RESORT;
 
 /// A target's body.
 pub type Body = fn(&[u8]);
@@ -273,7 +274,7 @@ fn pages() -> SocketAddr {
 fn http_request(data: &[u8]) {
     let address = pages();
     let mut stream = TcpStream::connect(address).expect("the pages are there");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time");
+    stream.set_read_timeout(Some(LAST_RESORT)).expect("a time");
     // It may have heard enough before the end.
     let _ = stream.write_all(data);
     let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -281,7 +282,7 @@ fn http_request(data: &[u8]) {
     let length = stream.read(&mut answer).unwrap_or(0);
     assert!(length == 0 || answer.starts_with(b"HTTP/1."), "{answer:?}");
     drop(stream);
-    assert_eq!(http::get(address, "/healthz", Duration::from_secs(10)).expect("an answer"), "ok\n");
+    assert_eq!(http::get(address, "/healthz", LAST_RESORT).expect("an answer"), "ok\n");
 }
 
 /// Inputs to begin with, where none are kept.

@@ -69,10 +69,11 @@ impl<'a> Program<'a> {
         let [dimension, patience] =
             [self.dimension.map(|number| number.to_string()), self.patience.map(|number| number.to_string())];
         let [features, board] = [self.features.join("+"), format!("{}-{}", self.board.machine, self.board.core)];
-        let options = [dimension.as_deref(), patience.as_deref(), Some(&*features)].map(Option::unwrap_or_default);
+        let mut name = vec![self.bin, &board, self.profile, &features];
+        name.extend(dimension.iter().chain(&patience).map(String::as_str));
         let directory = repository().join("firmware-example");
         // One path for each set of options, because cargo has the same path for all.
-        let kept = directory.join("target").join([&[self.bin, &board, self.profile], &options[..]].concat().join("-"));
+        let kept = directory.join("target").join(name.join("-"));
         let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
         if built.contains(&kept) {
             return Ok(kept);
@@ -147,7 +148,7 @@ impl Run {
     }
 }
 
-/// CPU seconds of QEMU after which a program counts as hung. The slowest takes a tenth.
+/// CPU seconds of QEMU after which a program counts as hung. The slowest takes fewer than ten.
 pub const CPU_SECONDS: u32 = 300;
 
 /// The command `qemu-system-arm`, killed by the kernel after some CPU seconds. CPU time measures executed instructions,
