@@ -130,7 +130,7 @@ fn kills_lose_nothing_and_count_nothing_twice() {
         ("kills of the service", killed["service"] as usize),
         ("kills of the broker", killed["broker"] as usize),
         ("kills of device processes", killed["devices"] as usize),
-        ("looks into the store in between", known.reads as usize),
+        ("reads of the store in between", known.reads as usize),
         ("episodes", known.releases as usize),
         ("summaries stored, each once", known.summaries.len()),
         ("acknowledged through the broker, and stored", seen.acknowledged.len()),

@@ -1,34 +1,35 @@
-//! Long runs of tests of the real program and of libFuzzer, and their numbers on record.
+//! Long runs of the program's tests and of libFuzzer.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::{Failure, run_command};
 use crate::fuzz::{TARGETS, examples};
 use crate::harness::repository;
 use crate::measure::record::{self, thousands};
 
-/// Kills of the service, its broker and its devices.
+/// Kills the service, its broker and its devices so many times.
 ///
 /// # Errors
-/// Something did not hold.
+/// The test fails; the error is its output.
 pub fn crash(kills: u64, write: bool) -> Result<String, String> {
     run("kills", "FEDBANDIT_KILLS", kills, write.then_some(("crash", "fedbandit-tests crash --kills 2000 --write")))
 }
 
-/// Hostile devices, for so many minutes at the least.
+/// Runs hostile devices for at least so many minutes.
 ///
 /// # Errors
-/// Something did not hold.
+/// The test fails; the error is its output.
 pub fn hostile(minutes: u64, write: bool) -> Result<String, String> {
     let record = ("hostile", "fedbandit-tests hostile --minutes 10 --write");
     run("hostile", "FEDBANDIT_SECONDS", 60 * minutes, write.then_some(record))
 }
 
-/// Runs a test of the program with a variable, and returns the rows of the table that it prints.
+/// Runs a test of the program with an environment variable, and returns the table that it prints.
 fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> Result<String, String> {
     let mut cargo = Command::new("cargo");
-    // As ./ci.sh builds them.
+    // The features with which ./ci.sh has built it.
     cargo.args(["test", "--locked", "--workspace", "--all-features", "--profile", "checks", "--test", "program"]);
     let output = cargo.args(["--", "--nocapture", &format!("{test}::")]).env(variable, value.to_string()).output();
     let output = output.map_err(|error| error.to_string())?;
@@ -44,12 +45,18 @@ fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> 
     Ok(table)
 }
 
-/// All targets under libFuzzer, for so many seconds each; what they find goes to `fuzz/target/corpus`. With `write`, as
-/// few of these inputs as cover the same edges are kept in `fuzz/corpus`.
+/// Runs every fuzz target under libFuzzer for so many seconds, with new inputs in `fuzz/target/corpus`. With `write`,
+/// reduces the inputs to as few as cover the same edges, and keeps these in `fuzz/corpus`.
 ///
 /// # Errors
-/// A target failed, or there is no nightly toolchain with cargo-fuzz.
-pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
+/// A target fails, or cargo-fuzz cannot be installed.
+pub fn fuzz(seconds: u64, write: bool) -> Result<String, Failure> {
+    run_command("cargo", &["+nightly", "fuzz", "--version"])
+        .or_else(|_| {
+            run_command("rustup", &["-q", "toolchain", "install", "nightly", "--profile", "minimal"])?;
+            run_command("cargo", &["install", "-q", "--locked", "cargo-fuzz"])
+        })
+        .map_err(|reason| Failure::Skipped(format!("cargo-fuzz cannot be installed: {reason}")))?;
     let mut table =
         format!("| target, {seconds} s each | runs | edges covered | inputs kept |\n|---|---:|---:|---:|\n");
     for (target, _) in TARGETS {
@@ -78,11 +85,11 @@ pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
     Ok(table)
 }
 
-/// A target under libFuzzer with some directories of inputs, and what it said.
+/// Runs a target under libFuzzer with directories of inputs, and returns its output.
 fn libfuzzer(target: &str, inputs: &[&PathBuf], task: &[&str]) -> Result<String, String> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(repository()).args(["+nightly", "fuzz", "run", target]).args(inputs);
-    // One allocation of more than 16 MB is a finding, and so are ten seconds for one input.
+    // An allocation of more than 16 MB is a finding, and so are ten seconds for one input.
     let limits = ["-rss_limit_mb=1024", "-malloc_limit_mb=16", "-timeout=10", "-max_len=2048"];
     cargo.arg("--").args(limits).arg("-print_final_stats=1").args(task);
     let output = cargo.output().map_err(|error| error.to_string())?;
