@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use serde::Deserialize;
 
-use crate::firmware::repository;
+use crate::harness::repository;
 use crate::record;
 
 const BUGS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/planted.toml"));
