@@ -30,8 +30,8 @@ apt_install() { # COMMAND PACKAGE...: installs the packages, unless the command 
   command -v "$1" >/dev/null || { echo "missing: $1. Install it with: sudo apt-get install ${*:2}"; return 1; }
 }
 setup_host() {
-  command -v rustup >/dev/null || { echo "missing: Rust. Install it with rustup: https://rustup.rs"; return 1; }
-  apt_install cc gcc || return
+  command -v rustup >/dev/null || { echo "missing: Rust 1.90 or later. Install it with rustup"; return 1; }
+  apt_install cc gcc && apt_install c++ g++ || return
   { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 || rustup component add rustfmt clippy
 }
 setup_embedded() { # Cortex-M targets: from rustup, or else with Debian's compiler as a toolchain
@@ -57,7 +57,7 @@ step_fmt() { # formatting
 }
 step_lint() { # clippy, warnings denied, on the workspace and the firmware
   # In the profile of the tests, so that macros and build scripts are built once for both.
-  setup_embedded && cargo clippy --locked --profile checks --all-targets --all-features &&
+  setup_embedded && cargo clippy --locked --profile checks --workspace --all-targets --all-features &&
     cargo clippy --locked --profile checks -p fedbandit-core || return
   local check=clippy board
   [ -z "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] || check=check # Debian's compiler has no clippy
@@ -71,10 +71,10 @@ step_test() { # unit, property and documentation tests of core and host
   for test in {core,host,host/*}/tests/{*.rs,*/main.rs}; do
     tests+=(--test "$(basename "${test%/main.rs}" .rs)")
   done
-  checks --lib --bins --examples "${tests[@]}" && checks --doc
+  checks --lib --bin fedbandit --bin fedbandit-tests --examples "${tests[@]}" && checks --doc
 }
-step_faults() { # 200 simulated fault scenarios, the store on a failing disk, seeded fuzzing
-  checks --test faults --test storage --test fuzz_targets --test restart
+step_faults() { # 200 simulated fault scenarios, the store on a failing disk, seeded fuzzing, two measured claims
+  checks --test faults --test planted --test storage --test fuzz_targets --test restart --test claims
 }
 step_page() { # status page in Chromium, screenshots in target/tmp; --write: docs/figures/status.png
   apt_install chromium chromium || skip "Chromium cannot be installed" || return
@@ -84,7 +84,7 @@ step_page() { # status page in Chromium, screenshots in target/tmp; --write: doc
 step_docs() { # rustdoc, warnings denied; the last line of ./ci.sh in README.md
   local last="ci: ${#DEFAULT[@]} passed, 0 failed, 0 skipped"
   grep -qx "$last" README.md || { echo "README.md lacks the line '$last'"; return 1; }
-  setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --profile checks --no-deps --all-features
+  setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --profile checks --workspace --no-deps --all-features
 }
 step_nostd() { # core builds for every Cortex-M target, and reaches no panic
   # Without features and with all; `qemu` builds those of the firmware.
@@ -112,7 +112,7 @@ step_miri() { # core under Miri
 # Steps by name only:
 
 step_setup() { setup_qemu && setup_broker; } # compilers, QEMU and an MQTT broker
-step_bench() { setup_host && cargo bench --locked -p fedbandit --bench '*' -- "$@"; } # benchmarks, on a quiet machine; --write: docs/benchmarks.md
+step_bench() { setup_host && cargo bench --locked -p fedbandit -p fedbandit-cli --bench '*' -- "$@"; } # benchmarks, on a quiet machine; --write: docs/benchmarks.md
 step_claims() { measure claims "$@"; } # half an hour of simulations; --write: docs/simulation.md and README.md
 step_soak() { measure soak --seeds 10000 "$@" && measure storage "$@"; } # simulated fault scenarios, every disk operation; --write: docs/reliability.md
 step_abuse() { setup_broker && measure crash --kills 2000 "$@" && measure hostile --minutes 10 "$@"; } # kills, hostile devices; --write: docs/reliability.md
