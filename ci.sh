@@ -1,348 +1,169 @@
 #!/usr/bin/env bash
-# The project's checks, the same on a laptop and in CI. `./ci.sh` runs all of them, `./ci.sh lint test` some,
-# `./ci.sh numbers` puts new measurements on record. Needs Debian or Ubuntu and Rust; installs the rest.
+# Checks of the project, the same on a laptop and in CI. Needs Debian or Ubuntu, and Rust by rustup; installs the rest.
+# `./ci.sh` runs every default step, `./ci.sh lint test` some steps, `./ci.sh --help` lists all of them.
 set -u
+shopt -s nullglob
 cd "$(dirname "$0")" || exit 1
 
-STEPS=(fmt lint test faults page docs nostd qemu python budget miri)
-# Of these, what keeps one core busy at most. After `lint`, which fetches the targets, they run beside the others.
-BESIDE=(nostd qemu budget)
-# What has numbers on record; the last wants a quiet machine.
-NUMBERS=(budget claims page soak abuse fuzz planted bench)
+DEFAULT=(fmt lint test faults page docs nostd qemu python budget miri)
+BACKGROUND=(nostd qemu budget)                             # single-core steps: after lint they run beside the others
+NUMBERS=(budget claims page soak abuse fuzz planted bench) # steps that record numbers with --write
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
-all_passed="ci: ${#STEPS[@]} passed, 0 failed, 0 skipped"
 records=target/ci
 mkdir -p $records
 export RUSTFLAGS="${RUSTFLAGS:--D warnings}" CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
-usage() {
-  echo "usage: ./ci.sh [STEP ...]"
-  echo
-  echo "  setup   install what the other steps need (they do so themselves)"
-  echo "  fmt     formatting"
-  echo "  lint    clippy, warnings denied, on the workspace and the firmware"
-  echo "  test    unit, property and documentation tests of core and host"
-  echo "  faults  the service and its devices in 200 worlds of faults, the store on a disk that fails, the targets of fuzzing"
-  echo "  page    the status page in Chromium; screenshots stay in target/tmp; --write replaces docs/figures/status.png"
-  echo "  docs    rustdoc, warnings denied"
-  echo "  nostd   core builds for every Cortex-M target, and no panic can be reached in it"
-  echo "  qemu    the agent and the device application on every board under QEMU; boards and virtual devices learn together"
-  echo "  python  the device in Python, written from docs/wire.md, against a controller; the examples of that page"
-  echo "  budget  RAM, flash and instructions against their limits and core/budget.csv; --write replaces the record"
-  echo "  miri    core under Miri, where a nightly toolchain has it"
-  echo
-  echo "and by name only:"
-  echo "  bench   the geometric median, noise, simulation, rules and service against limits and peers; --write replaces docs/benchmarks.md"
-  echo "  claims  measures again what docs/simulation.md says, for half an hour; --write replaces it, its figures and README.md's output"
-  echo "  soak    10,000 worlds of faults, and every operation of the disk; --write replaces both in docs/reliability.md"
-  echo "  abuse   2,000 kills of the program, its broker and its devices; hostile devices for ten minutes; --write as above"
-  echo "  fuzz    each target of fuzz/ under libFuzzer for a minute, with a nightly toolchain and cargo-fuzz; --write also minimises fuzz/corpus"
-  echo "  planted plants known bugs one by one, each of which the tests must find; --write replaces the table in docs/reliability.md"
-  echo "  peers   the aggregation rules against byzfl, the calibration of noise against dp_accounting"
-  echo "  numbers every number and figure of the documentation anew, for hours: ${NUMBERS[*]}, all with --write"
-  echo "  publish what crates.io asks: packages that build alone, every feature by itself, the oldest Rust, cargo deny"
-}
-
 say() { printf '\n==> %s\n' "$*"; }
+is_in() { [[ " ${*:2} " == *" $1 "* ]]; } # WORD LIST...
+skip() { skipped=$1; return 77; }         # REASON why a step cannot run on this machine
 
-# A step that cannot run here sets this and returns 77.
-skipped=
-skip() { skipped=$1; return 77; }
+# --- set-up ---
 
-# --- set-up ---------------------------------------------------------------------------------------------------------
-
-apt_install() { # a command that must exist, the packages that bring it
+apt_install() { # COMMAND PACKAGE...: installs the packages, unless the command exists
   command -v "$1" >/dev/null && return
-  local command=$1
-  shift
   local root=()
-  if [ "$(id -u)" != 0 ]; then
-    if ! sudo -n true 2>/dev/null; then
-      echo "missing: $command. Install it with: sudo apt-get install $*"
-      return 1
-    fi
-    root=(sudo -n)
-  fi
-  say "installing $*"
-  (
-    flock 9 # two steps may install at once
-    "${root[@]}" apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
-  ) 9>"$records/apt.lock"
-  command -v "$command" >/dev/null || { echo "missing: $command. It did not come with $*"; return 1; }
+  [ "$(id -u)" = 0 ] || root=(sudo -n)
+  say "installing ${*:2}"
+  # Background steps may install at the same time.
+  flock $records/apt.lock "${root[@]}" sh -c \
+    'apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null' sh "${@:2}"
+  command -v "$1" >/dev/null || { echo "missing: $1. Install it with: sudo apt-get install ${*:2}"; return 1; }
 }
-
 setup_host() {
-  command -v cargo >/dev/null || { echo "missing: Rust 1.90 or later by rustup, with cargo on the PATH"; return 1; }
-  apt_install cc gcc || return
-  if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
-    rustup component add rustfmt clippy
-  fi
+  command -v rustup >/dev/null || { echo "missing: Rust 1.90 or later. Install it with rustup"; return 1; }
+  apt_install cc gcc && apt_install c++ g++ || return
+  { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 || rustup component add rustfmt clippy
 }
-
-# The thumb targets: from rustup, or else Debian's compiler as a toolchain of its own.
-setup_embedded() {
+setup_embedded() { # Cortex-M targets: from rustup, or else with Debian's compiler as a toolchain
   setup_host || return
-  local missing=() target fallback=fedbandit-embedded
-  for target in "${TARGETS[@]}"; do
-    [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || missing+=("$target")
-  done
-  [ ${#missing[@]} = 0 ] && return
-  [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] && return
-  if ! rustup toolchain list 2>/dev/null | grep -q "^$fallback"; then
-    say "adding ${missing[*]}"
-    rustup target add "${missing[@]}" && return
-    say "rustup cannot: building core with Debian's compiler instead"
-    apt_install /usr/bin/rustc rustc-web cargo-web rust-web-src lld || return
-  fi
-  firmware-example/debian-toolchain.sh $fallback "${TARGETS[@]}" && export FEDBANDIT_EMBEDDED_TOOLCHAIN=$fallback
+  [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] || rustup -q target add "${TARGETS[@]}" && return
+  say "rustup cannot add the targets: building core with Debian's compiler"
+  apt_install /usr/bin/rustc rustc-web cargo-web rust-web-src lld || return
+  firmware-example/debian-toolchain.sh fedbandit-embedded "${TARGETS[@]}" && export FEDBANDIT_EMBEDDED_TOOLCHAIN=fedbandit-embedded
 }
-
 setup_qemu() { setup_embedded && apt_install qemu-system-arm qemu-system-arm; }
+setup_broker() { apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients; }
 
-embedded_cargo() {
-  if [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ]; then RUSTUP_TOOLCHAIN=$FEDBANDIT_EMBEDDED_TOOLCHAIN cargo "$@"; else cargo "$@"; fi
-}
-
-# Tests of the whole workspace, built with the same features each time: with `-p` or `--exclude` all would be built anew.
-checks() { cargo test --locked --workspace --all-features --profile checks "$@"; }
-
-# The long measurements behind the documentation. A test brings its package's program; `cargo build` would build all anew, for other features.
+embedded_cargo() { env ${FEDBANDIT_EMBEDDED_TOOLCHAIN:+RUSTUP_TOOLCHAIN=$FEDBANDIT_EMBEDDED_TOOLCHAIN} cargo "$@"; }
+# Always the whole workspace: `-p` would select other features, and rebuild the dependencies.
+checks() { setup_host && cargo test --locked --workspace --all-features --profile checks "$@"; }
+# The program of the test package, which cargo builds along with any of its tests.
 measure() { checks -q --no-run --test faults && target/checks/fedbandit-tests "$@"; }
 
-# --- steps ----------------------------------------------------------------------------------------------------------
+# Default steps:
 
-step_setup() { setup_qemu; }
-
-step_fmt() { setup_host && cargo fmt --all --check && (cd firmware-example && cargo fmt --check); }
-
-step_lint() {
-  setup_embedded || return
-  # In the profile of the tests, so that macros and build scripts are built once for both. Includes the targets of fuzz/.
-  cargo clippy --locked --profile checks --workspace --all-targets --all-features || return
-  cargo clippy --locked --profile checks -p fedbandit-core || return
-  # Debian's compiler comes without clippy.
+step_fmt() { # formatting
+  setup_host && cargo fmt --all --check && (cd firmware-example && cargo fmt --check)
+}
+step_lint() { # clippy, warnings denied, on the workspace and the firmware
+  # In the profile of the tests, so that macros and build scripts are built once for both.
+  setup_embedded && cargo clippy --locked --profile checks --workspace --all-targets --all-features &&
+    cargo clippy --locked --profile checks -p fedbandit-core || return
   local check=clippy board
-  [ -n "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] && check=check
+  [ -z "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] || check=check # Debian's compiler has no clippy
   for board in mps2-an386:thumbv7em-none-eabihf netduinoplus2:thumbv7em-none-eabihf microbit:thumbv6m-none-eabi; do
     (cd firmware-example && embedded_cargo $check --locked --release --features "${board%:*}" --target "${board#*:}") || return
   done
 }
-
-step_test() {
-  # What the service is tested with: a device in Python, an MQTT broker and its clients, pseudo-terminals.
-  setup_host && apt_install python3 python3 || return
-  apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients && apt_install socat socat || return
-  local test programs=()
-  for test in core/tests/*.rs host/tests/*.rs host/tests/*/main.rs host/cli/tests/*/main.rs; do
-    programs+=(--test "$(basename "${test%/main.rs}" .rs)")
+step_test() { # unit, property and documentation tests of core and host
+  setup_broker && apt_install python3 python3 && apt_install socat socat || return
+  local test tests=()
+  for test in {core,host,host/*}/tests/{*.rs,*/main.rs}; do
+    tests+=(--test "$(basename "${test%/main.rs}" .rs)")
   done
-  checks --lib --bin fedbandit --bin fedbandit-tests --examples "${programs[@]}" && checks --doc
+  checks --lib --bin fedbandit --bin fedbandit-tests --examples "${tests[@]}" && checks --doc
 }
-
-step_faults() { setup_host && checks --test faults --test planted --test storage --test targets --test restart; }
-
-step_page() {
-  setup_host || return
-  apt_install chromium chromium || { skip "Chromium cannot be had here"; return; }
+step_faults() { # 200 simulated fault scenarios, the store on a failing disk, seeded fuzzing, two measured claims
+  checks --test faults --test planted --test storage --test fuzz_targets --test restart --test claims
+}
+step_page() { # status page in Chromium, screenshots in target/tmp; --write: docs/figures/status.png
+  apt_install chromium chromium || skip "Chromium cannot be installed" || return
   checks --test program -- --ignored page:: || return
   [ "${1:-}" != --write ] || cp target/tmp/page-desk-light.png docs/figures/status.png
 }
-
-step_docs() {
-  setup_host || return
-  grep -qx "$all_passed" README.md || { echo "README.md lacks: $all_passed"; return 1; }
-  RUSTDOCFLAGS="-D warnings" cargo doc --locked --profile checks --workspace --no-deps --all-features
+step_docs() { # rustdoc, warnings denied; the last line of ./ci.sh in README.md
+  local last="ci: ${#DEFAULT[@]} passed, 0 failed, 0 skipped"
+  grep -qx "$last" README.md || { echo "README.md lacks the line '$last'"; return 1; }
+  setup_host && RUSTDOCFLAGS="-D warnings" cargo doc --locked --profile checks --workspace --no-deps --all-features
 }
-
-step_nostd() {
-  setup_embedded || return
-  # The firmware, which `qemu` builds for every target, has some features; here are none, and all.
-  embedded_cargo check --locked -q -p fedbandit-core --target="${TARGETS[0]}" || return
-  embedded_cargo check --locked -q -p fedbandit-core "${TARGETS[@]/#/--target=}" --features defmt,serde,sealed || return
-  checks --test panic_free
+step_nostd() { # core builds for every Cortex-M target, and reaches no panic
+  # Without features and with all; `qemu` builds those of the firmware.
+  setup_embedded && embedded_cargo check --locked -q -p fedbandit-core --target="${TARGETS[0]}" &&
+    embedded_cargo check --locked -q -p fedbandit-core "${TARGETS[@]/#/--target=}" --features defmt,serde,sealed &&
+    checks --test panic_free
 }
-
-step_qemu() {
-  setup_qemu && apt_install /usr/sbin/mosquitto mosquitto || return
-  checks --test qemu --test qemu_can_fail --test device --test fleet
+step_qemu() { # agent and device on every board under QEMU; boards and virtual devices in one fleet
+  setup_qemu && setup_broker && checks --test qemu --test qemu_can_fail --test firmware_device --test mixed_fleet
 }
-
-step_python() {
-  setup_host && apt_install python3 python3 && checks --test python_device
+step_python() { # device in Python, written from docs/wire.md, and the examples of that page
+  apt_install python3 python3 && checks --test python_device
 }
-
-step_budget() { setup_qemu && measure budget "$@"; }
-
-step_miri() {
-  setup_host || return
-  if ! cargo +nightly miri --version >/dev/null 2>&1; then
-    say "adding a nightly toolchain with Miri"
-    rustup toolchain install nightly --profile minimal --component miri,rust-src >/dev/null 2>&1 ||
-      { skip "no nightly toolchain with Miri can be had here"; return; }
-  fi
-  # Miri has no inline assembly, which libm's square root is on x86.
+step_budget() { # RAM, flash and instructions against limits and core/budget.csv; --write: that file and its tables
+  setup_qemu && measure budget "$@"
+}
+step_miri() { # core under Miri
+  setup_host && { cargo +nightly miri --version >/dev/null 2>&1 ||
+    rustup -q toolchain install nightly --profile minimal --component miri,rust-src ||
+    skip "Miri cannot be installed"; } || return
+  # Miri does not support inline assembly, which libm uses for square roots on x86.
   RUSTFLAGS="" cargo +nightly miri test --locked -p fedbandit-core --features libm/force-soft-floats --lib --test lifecycle
 }
 
-step_bench() {
-  setup_host || return
-  local bench
-  for bench in fedbandit:median fedbandit:noise fedbandit:simulation fedbandit:rule fedbandit-cli:service; do
-    cargo bench --locked -p "${bench%:*}" --bench "${bench#*:}" -- "$@" || return
-  done
+# Steps by name only:
+
+step_setup() { setup_qemu && setup_broker; } # compilers, QEMU and an MQTT broker
+step_bench() { setup_host && cargo bench --locked -p fedbandit -p fedbandit-cli --bench '*' -- "$@"; } # benchmarks, on a quiet machine; --write: docs/benchmarks.md
+step_claims() { measure claims "$@"; } # half an hour of simulations; --write: docs/simulation.md and README.md
+step_soak() { measure soak --seeds 10000 "$@" && measure storage "$@"; } # simulated fault scenarios, every disk operation; --write: docs/reliability.md
+step_abuse() { setup_broker && measure crash --kills 2000 "$@" && measure hostile --minutes 10 "$@"; } # kills, hostile devices; --write: docs/reliability.md
+step_fuzz() { measure fuzz --seconds 60 "$@"; } # a minute of libFuzzer per target; --write: docs/reliability.md, fuzz/corpus
+step_planted() { measure planted "$@"; } # planted bugs, which tests must find; --write: docs/reliability.md
+step_peers() { apt_install python3 python3 && measure peers; } # aggregation rules against byzfl, noise against dp_accounting
+step_publish() { setup_host && measure publish; } # packages by themselves, the oldest Rust, single features, cargo deny
+
+# --- run ---
+
+usage() {
+  echo "usage: ./ci.sh [STEP ...] [--write]"
+  sed -nE 's/^step_([a-z]+)\(\) \{.*# (.*)/  \1\t\2/p; s/^# (Default steps:|Steps by name only:)/\n\1/p' ci.sh | expand -t 12
+  echo "  numbers   ${NUMBERS[*]}, all with --write, for hours"
+}
+run() { # STEP: runs it, and records its outcome
+  local start=$SECONDS result skipped="see its output"
+  say "$1"
+  "step_$1" ${write:+--write}
+  case $? in 0) result=passed ;; 77) result="skipped: $skipped" ;; *) result=FAILED ;; esac
+  printf '%-8s %5d s  %s\n' "$1" $((SECONDS - start)) "$result" >"$records/$1"
 }
 
-step_soak() {
-  setup_host || return
-  measure soak --seeds 10000 "$@" &&
-    measure storage "$@"
-}
-
-step_abuse() {
-  setup_host && apt_install /usr/sbin/mosquitto mosquitto || return
-  measure crash --kills 2000 "$@" &&
-    measure hostile --minutes 10 "$@"
-}
-
-step_fuzz() {
-  setup_host || return
-  cargo +nightly fuzz --version >/dev/null 2>&1 ||
-    { rustup toolchain install nightly --profile minimal && cargo install --locked cargo-fuzz; } >/dev/null 2>&1 ||
-    { skip "no nightly toolchain with cargo-fuzz is available"; return; }
-  measure fuzz --seconds 60 "$@"
-}
-
-step_planted() { setup_host && measure planted "$@"; }
-
-step_claims() {
-  setup_host && cargo build --locked --release -p fedbandit-cli || return
-  local out=target/claims
-  [ "${1:-}" = --write ] && out=docs && { write_readme || return; }
-  target/release/fedbandit reproduce --out $out
-  local outcome=$?
-  # 1: a limit is missed, which the page says; whether it says the same is compared all the same.
-  [ $outcome -le 1 ] || return
-  [ $out = docs ] || { diff -I '^Measured with fedbandit' docs/simulation.md $out/simulation.md && diff -qx status.png docs/figures $out/figures; } || return
-  return $outcome
-}
-
-# Puts into README.md what its two commands print; tests and `docs` compare.
-write_readme() {
-  local output
-  mkdir -p target/claims && output=$(cd target/claims && ../release/fedbandit simulate) || return
-  OUTPUT=$output LAST=$all_passed awk '
-    shown && /^\$/ { print "" }
-    /^(\$|```)/ { shown = 0 }
-    /^ci: / { $0 = ENVIRON["LAST"] }
-    !shown { print }
-    /^\$ cargo run .* simulate$/ { print ENVIRON["OUTPUT"]; shown = 1 }
-  ' README.md >target/claims/README.md && cp target/claims/README.md README.md
-}
-
-step_peers() {
-  setup_host && cargo build --locked --release -p fedbandit-cli || return
-  local venv=target/byzfl
-  if ! [ -x $venv/bin/byzfl-is-here ]; then
-    say "installing byzfl"
-    python3 -m venv $venv && $venv/bin/pip install -q byzfl==0.0.11 numpy && ln -s python $venv/bin/byzfl-is-here ||
-      { skip "byzfl cannot be installed here"; return; }
-  fi
-  $venv/bin/python host/tests/peers/rules.py target/release/fedbandit || return
-  venv=target/dp_accounting
-  if ! [ -x $venv/bin/dp-accounting-is-here ]; then
-    say "installing dp-accounting"
-    python3 -m venv $venv && $venv/bin/pip install -q dp-accounting==0.6.0 && ln -s python $venv/bin/dp-accounting-is-here ||
-      { skip "dp-accounting cannot be installed here"; return; }
-  fi
-  $venv/bin/python host/tests/peers/privacy.py target/release/fedbandit
-}
-
-step_publish() {
-  setup_host || return
-  local oldest package feature
-  oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-  say "publish: the packages by themselves"
-  cargo publish -q --dry-run --locked --allow-dirty --workspace || return
-  say "publish: Rust $oldest, all features and each by itself"
-  cargo "+$oldest" --version >/dev/null 2>&1 || rustup toolchain install "$oldest" --profile minimal || return
-  cargo "+$oldest" check --locked -q --workspace --all-features || return
-  for package in core host; do
-    for feature in "" $(sed -n '/^\[features\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' $package/Cargo.toml); do
-      (cd $package && cargo "+$oldest" check --locked -q --no-default-features --features "$feature") ||
-        { echo "the feature '$feature' of $package does not build by itself"; return 1; }
-    done
-  done
-  rustup target add --toolchain "$oldest" thumbv7em-none-eabihf || return
-  cargo "+$oldest" check --locked -q -p fedbandit-core --features defmt,serde,sealed --target thumbv7em-none-eabihf || return
-  say "publish: cargo deny"
-  command -v cargo-deny >/dev/null || cargo install -q --locked cargo-deny || return
-  cargo deny --locked check licenses bans sources || return
-  cargo deny fetch db || { skip "the database of advisories cannot be fetched; all else passed"; return; }
-  cargo deny --locked check advisories
-}
-
-# --- run ------------------------------------------------------------------------------------------------------------
-
-options=()
-wanted=()
+write='' steps=() background=()
 for argument in "$@"; do
   case $argument in
     -h | --help) usage; exit ;;
-    --write) options=(--write) ;;
-    numbers) wanted+=("${NUMBERS[@]}") options=(--write) ;;
-    all) wanted+=("${STEPS[@]}") ;;
-    *)
-      declare -F "step_$argument" >/dev/null || { echo "no such step: $argument"; usage; exit 2; }
-      wanted+=("$argument")
-      ;;
+    --write) write=yes ;;
+    numbers) steps+=("${NUMBERS[@]}") write=yes ;;
+    *) declare -F "step_$argument" >/dev/null || { echo "unknown step '$argument'"; usage; exit 2; } >&2; steps+=("$argument") ;;
   esac
 done
-[ ${#wanted[@]} = 0 ] && wanted=("${STEPS[@]}")
+[ ${#steps[@]} != 0 ] || steps=("${DEFAULT[@]}")
+(cd $records && rm -f "${steps[@]}")
 
-run() { # steps, one after the other; how each ends is put on record
-  local step start result
-  for step in "$@"; do
-    say "$step"
-    start=$SECONDS
-    case $step in
-      budget | claims | page | soak | abuse | fuzz | planted | bench) "step_$step" "${options[@]}" ;;
-      *) "step_$step" ;;
-    esac
-    case $? in
-      0) result=passed ;;
-      77) result="skipped: $skipped" ;;
-      *) result=FAILED ;;
-    esac
-    printf '%-8s %5d s  %s\n' "$step" $((SECONDS - start)) "$result" >"$records/$step"
+for step in "${steps[@]}"; do
+  is_in "$step" "${background[@]}" && continue
+  run "$step"
+  [ "$step" = lint ] && [ -z "$write" ] || continue
+  for other in "${BACKGROUND[@]}"; do
+    is_in "$other" "${steps[@]}" && [ ! -e "$records/$other" ] && background+=("$other")
   done
-}
-
-is_in() { [[ " ${*:2} " == *" $1 "* ]]; } # a word, words
-
-beside=() rest=()
-for step in "${wanted[@]}"; do
-  rm -f "$records/$step"
-  if [ ${#options[@]} = 0 ] && is_in "$step" "${BESIDE[@]}"; then beside+=("$step"); else rest+=("$step"); fi
+  [ ${#background[@]} != 0 ] || continue
+  say "in the background, with output at the end and in $records/background.log: ${background[*]}"
+  for step in "${background[@]}"; do run "$step"; done >$records/background.log 2>&1 </dev/null &
 done
-if is_in lint "${rest[@]}" && [ ${#beside[@]} != 0 ]; then
-  for at in "${!rest[@]}"; do
-    run "${rest[at]}"
-    [ "${rest[at]}" = lint ] && break
-  done
-  say "${beside[*]}: beside what follows; what they say comes at the end, and is in $records/beside.log"
-  run "${beside[@]}" >$records/beside.log 2>&1 </dev/null &
-  run "${rest[@]:at+1}"
-  wait
-  cat $records/beside.log
-else
-  run "${wanted[@]}"
-fi
+wait
+[ ${#background[@]} = 0 ] || cat $records/background.log
 
-report=$(cd $records && cat "${wanted[@]}")
-count() { grep -c "$1" <<<"$report"; }
-passed=$(count ' s  passed$') left_out=$(count ' s  skipped: ')
-failed=$((${#wanted[@]} - passed - left_out))
-printf '\n%s\n\n' "$report"
-echo "ci: $passed passed, $failed failed, $left_out skipped"
+report=$(cd $records && cat "${steps[@]}")
+passed=$(grep -c ' s  passed$' <<<"$report") skipped=$(grep -c ' s  skipped: ' <<<"$report")
+failed=$((${#steps[@]} - passed - skipped))
+printf '\n%s\n\nci: %d passed, %d failed, %d skipped\n' "$report" "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

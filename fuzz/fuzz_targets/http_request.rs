@@ -1,4 +1,4 @@
-//! libFuzzer entry point of a target in `fedbandit_tests::targets`.
+//! libFuzzer entry point of a target in `fedbandit_tests::fuzz`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fedbandit_tests::targets::run("http_request", data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fedbandit_tests::fuzz::run("http_request", data));

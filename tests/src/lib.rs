@@ -1,16 +1,17 @@
-//! The harness of the end-to-end tests: firmware built and run under QEMU, and what it costs; the service and its devices
-//! in a world of faults, and its store on a disk that fails.
+//! End-to-end tests and measurements of fedbandit.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`harness`] | starts what the tests need: processes, firmware under QEMU, firmware devices |
+//! | [`faults`] | deterministic fault simulation: service, devices, network and disk in one thread |
+//! | [`fuzz`] | bodies of the fuzz targets, shared by libFuzzer and the test `fuzz_targets` |
+//! | [`measure`] | commands of the program `fedbandit-tests`, which measure what the documentation records |
+//! | [`planted`] | planted bugs, each of which the suite must find |
 
-pub mod budget;
-pub mod chance;
-pub mod claims;
-pub mod device;
-pub mod disk;
 pub mod faults;
-pub mod firmware;
+pub mod fuzz;
+pub mod harness;
+pub mod measure;
 pub mod planted;
-pub mod program;
-pub mod record;
-pub mod soak;
-pub mod storage;
-pub mod targets;
+
+pub use measure::record;

@@ -1,59 +1,62 @@
-//! `fedbandit-tests`: the long measurements behind the documentation.
+//! `fedbandit-tests`: long measurements and release checks. `./ci.sh` runs them by name.
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use fedbandit_tests::{claims, planted, program, soak, storage};
+use fedbandit_tests::faults::storage;
+use fedbandit_tests::measure::{Failure, budget, claims, long_runs, peers, publish, soak};
+use fedbandit_tests::planted;
 
 const HELP: &str = "\
 usage: fedbandit-tests budget [--write]
+       fedbandit-tests claims [--write]
+       fedbandit-tests crash --kills N [--write]
+       fedbandit-tests fuzz --seconds N [--write]
+       fedbandit-tests hostile --minutes N [--write]
+       fedbandit-tests peers
+       fedbandit-tests planted [--write]
+       fedbandit-tests publish
        fedbandit-tests soak --seeds N [--first S] [--verbose | --write]
        fedbandit-tests storage [--short | --write]
-       fedbandit-tests planted [--write]
-       fedbandit-tests crash --kills N [--write]
-       fedbandit-tests hostile --minutes N [--write]
-       fedbandit-tests fuzz --seconds N [--write]
-       fedbandit-tests claims --out DIR [CLAIM ...]
 
-  budget    what the agent costs on each Cortex-M core: RAM, flash, instructions under QEMU.
-            Fails if a number is above its limit or differs from core/budget.csv.
-  soak      the service and its devices in N worlds of faults, from seed S (1) on. Fails with the first seed that is wrong.
-  storage   the store on a disk that stops or fails at every operation, its recovery included, for some minutes
-  planted   plants known bugs one by one in a copy of the source, target/planted; the tests must find each
-  crash     the real program, its broker and its devices, killed N times
-  hostile   four in ten devices run every attack and every abuse against the real program, for N minutes at the least
-  fuzz      runs each target of fuzz/ under libFuzzer for N seconds; needs a nightly toolchain and cargo-fuzz
-  claims    measures docs/simulation.md again, all of it or the named claims, and writes it into DIR
-  --write   put the numbers on record, in core/budget.csv, docs/reliability.md and the READMEs that show them;
-            fuzz also replaces fuzz/corpus by a minimal set of inputs that covers the same edges
+  budget    Measure RAM, flash and instructions of the agent on each Cortex-M core, under QEMU.
+            Fails if a number exceeds its limit or differs from core/budget.csv
+  claims    Run the simulations behind docs/simulation.md, and compare
+  crash     Kill the service, its broker and its devices N times
+  fuzz      Run each target of fuzz/ under libFuzzer for N seconds
+  hostile   Run every attack and every abuse by four in ten devices, for at least N minutes
+  peers     Compare aggregation rules with byzfl, and noise calibration with dp_accounting
+  planted   Plant one bug after the other, which the tests must find; builds into target/planted
+  publish   Check the packages before a release
+  soak      Run N simulated fault scenarios from seed S on (default 1); stops at the first failure
+  storage   Run the store on a disk that stops or fails at every operation, also during recovery
+  --write   Record the numbers: core/budget.csv, docs/reliability.md, docs/simulation.md and the READMEs
+            that show them; fuzz also keeps the fewest inputs with the same coverage in fuzz/corpus
+
+Exit status: 0 success, 1 failure, 2 usage error, 77 skipped because a tool cannot be installed.
 ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let outcome = match arguments[..] {
-        ["budget"] => fedbandit_tests::budget::check(false),
-        ["budget", "--write"] => fedbandit_tests::budget::check(true),
+    let (arguments, write) = match arguments[..] {
+        [ref rest @ .., "--write"] => (rest, true),
+        ref all => (all, false),
+    };
+    let outcome = match *arguments {
+        ["budget"] => budget::check(write).map_err(Failure::from),
+        ["claims"] => claims::run(write).map_err(Failure::from),
+        ["crash", "--kills", n] => with_number(n, |n| long_runs::crash(n, write).map_err(Failure::from)),
+        ["fuzz", "--seconds", n] => with_number(n, |n| long_runs::fuzz(n, write)),
+        ["hostile", "--minutes", n] => with_number(n, |n| long_runs::hostile(n, write).map_err(Failure::from)),
+        ["peers"] if !write => peers::run(),
+        ["planted"] => planted::run(write).map_err(Failure::from),
+        ["publish"] if !write => publish::run(),
         ["soak", ref options @ ..] => match soak::options(options) {
-            Some(wanted) => soak::run(wanted),
+            Some(options) => soak::run(options, write).map_err(Failure::from),
             None => return usage(),
         },
-        ["storage"] => storage::run(storage::ALL, false),
-        ["storage", "--short"] => storage::run(storage::SHORT, false),
-        ["storage", "--write"] => storage::run(storage::ALL, true),
-        ["planted"] => planted::run(false),
-        ["planted", "--write"] => planted::run(true),
-        [command @ ("crash" | "hostile" | "fuzz"), option, n, ref rest @ ..] => {
-            let write = rest == ["--write"];
-            match (command, option, n.parse()) {
-                _ if !write && !rest.is_empty() => return usage(),
-                ("crash", "--kills", Ok(n)) => program::crash(n, write),
-                ("hostile", "--minutes", Ok(n)) => program::hostile(n, write),
-                ("fuzz", "--seconds", Ok(n)) => program::fuzz(n, write),
-                _ => return usage(),
-            }
-        }
-        ["claims", "--out", out, ref names @ ..] => claims::run(Path::new(out), names),
+        ["storage"] => storage::run(storage::ALL, write).map_err(Failure::from),
+        ["storage", "--short"] if !write => storage::run(storage::SHORT, false).map_err(Failure::from),
         ["--help" | "-h"] => Ok(HELP.to_owned()),
         _ => return usage(),
     };
@@ -62,11 +65,19 @@ fn main() -> ExitCode {
             print!("{text}");
             ExitCode::SUCCESS
         }
-        Err(text) => {
-            eprintln!("{text}");
+        Err(Failure::Failed(reason)) => {
+            eprintln!("{reason}");
             ExitCode::FAILURE
         }
+        Err(Failure::Skipped(reason)) => {
+            eprintln!("skipped: {reason}");
+            ExitCode::from(77)
+        }
     }
+}
+
+fn with_number(text: &str, run: impl FnOnce(u64) -> Result<String, Failure>) -> Result<String, Failure> {
+    run(text.parse().map_err(|_| format!("expected a number, found '{text}'"))?)
 }
 
 fn usage() -> ExitCode {

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use serde::Deserialize;
 
-use crate::firmware::repository;
+use crate::harness::repository;
 use crate::record;
 
 const BUGS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/planted.toml"));
@@ -69,27 +69,31 @@ impl Bug {
 /// A bug is not found, cannot be planted or does not compile; or the suite fails without a bug.
 pub fn run(write: bool) -> Result<String, String> {
     let bugs = bugs()?;
-    let planted: Result<Vec<_>, String> =
-        bugs.iter().map(|(name, bug)| bug.plant().map_err(|error| format!("{name}: {error}"))).collect();
+    let planted = bugs.iter().map(|(name, bug)| bug.plant().map_err(|error| format!("{name}: {error}")));
+    let planted: Vec<_> = planted.collect::<Result<_, _>>()?;
     let tree = Tree::copy(repository().join("target/planted"))?;
     let sound = tree.failures()?;
     if sound.any() {
         return Err(format!("the suite fails without a bug: {}", sound.row()));
     }
     let mut table = String::from("| bug | fault simulation | storage | failed tests |\n|---|---|---|---:|\n");
-    let mut missed = Vec::new();
-    for ((name, bug), (path, text)) in bugs.iter().zip(planted?) {
+    let mut errors = String::new();
+    for ((name, bug), (path, text)) in bugs.iter().zip(planted) {
         let path = tree.source.join(path);
         let sound = read(&path)?;
         fs::write(&path, text).map_err(|error| error.to_string())?;
-        let failures = tree.failures().map_err(|error| format!("{name}: {error}"))?;
+        match tree.failures() {
+            Ok(failures) if failures.any() => {
+                eprintln!("{name} {} {}", failures.row(), failures.tests.join(" "));
+                table += &format!("| {} {}\n", bug.description, failures.row());
+            }
+            Ok(_) => errors += &format!("{name}: not found\n"),
+            Err(error) => errors += &format!("{name}: {error}\n"),
+        }
         fs::write(&path, sound).map_err(|error| error.to_string())?;
-        eprintln!("{name}: {}{}", failures.row(), failures.tests.join(" "));
-        table += &format!("| {} {}\n", bug.description, failures.row());
-        missed.extend((!failures.any()).then_some(name.as_str()));
     }
-    if !missed.is_empty() {
-        return Err(format!("{table}\nnot found: {}", missed.join(", ")));
+    if !errors.is_empty() {
+        return Err(format!("{table}\n{errors}"));
     }
     let text = format!("All {} bugs are found; without a bug, nothing fails.\n\n{table}", bugs.len());
     if write {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use fedbandit_tests::claims;
+use fedbandit_tests::measure::claims;
 
 /// All claims take half an hour; two of them stand for the rest.
 #[test]
@@ -11,7 +11,7 @@ fn recorded_claims_match_new_measurement() {
     let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"));
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("claims");
     let _ = fs::remove_dir_all(&out);
-    claims::run(&out, &["demonstration", "mean"]).unwrap();
+    claims::measure(&out, &["demonstration", "mean"]).unwrap();
     let [old, new] = [docs, &out].map(|directory| {
         let text = fs::read_to_string(directory.join("simulation.md")).unwrap();
         let (before, after) = text.split_once("\nMeasured with fedbandit ").expect("the page has a version line");
@@ -30,6 +30,6 @@ fn recorded_claims_match_new_measurement() {
 
 #[test]
 fn unknown_claim_is_rejected() {
-    let error = claims::run(Path::new("unused"), &["nonsense"]).unwrap_err();
+    let error = claims::measure(Path::new("unused"), &["nonsense"]).unwrap_err();
     assert!(error.starts_with("unknown claim 'nonsense'; expected one of demonstration"), "{error}");
 }

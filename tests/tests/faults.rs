@@ -1,6 +1,6 @@
 //! The service and its devices in worlds of faults. `fedbandit-tests soak` runs more of them.
 
-use fedbandit_tests::{faults, soak};
+use fedbandit_tests::{faults, measure::soak};
 
 #[test]
 fn two_hundred_worlds_hold() {

@@ -1,14 +1,14 @@
-//! No panic can be reached from the public API of `fedbandit-core`: a program that uses all of it links without a panic handler.
+//! No panic is reachable from the public API of `fedbandit-core`: a program that calls all of it links without a panic handler.
 
-use fedbandit_tests::firmware::{BOARDS, Program};
+use fedbandit_tests::harness::firmware::{BOARDS, Program};
 
 fn build(profile: &str, dimension: usize, features: &[&str]) -> Result<(), String> {
-    let program = Program { bin: "panic_free", board: BOARDS[0], profile, features, dimension: Some(dimension) };
+    let program = Program { features, dimension: Some(dimension), ..Program::new("panic_free", BOARDS[0], profile) };
     program.build().map(|_| ())
 }
 
 #[test]
-fn the_whole_api_links_without_a_panic_handler() {
+fn public_api_links_without_a_panic_handler() {
     for profile in ["release", "opt-s", "opt-z"] {
         for dimension in [8, 16, 32] {
             for features in [&[][..], &["sealed"]] {

@@ -1,74 +1,51 @@
-//! The device in Python, which was written from `docs/wire.md`, against a stub of a controller and a twin of the device in Rust; and the examples
-//! of that page, which it makes.
+//! The device in Python, written from `docs/wire.md`, against a stub controller and a twin of the device in Rust. Also the
+//! examples of that page, which it generates.
 
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::Duration;
-use std::{env, fs, process, thread};
+use std::process::Command;
+use std::{env, fs, process};
 
 use fedbandit_core::wire::{Channel, Identity, Message, max_sealed_frame_len};
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len};
-use fedbandit_tests::device::Line;
-use fedbandit_tests::firmware::repository;
+use fedbandit_tests::harness::firmware_device::Line;
+use fedbandit_tests::harness::process::{Lines, Process, wait_for};
+use fedbandit_tests::harness::repository;
 
 const D: usize = 3;
 const EPISODE_LEN: u32 = 40;
 const EPISODES: u32 = 5;
-const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The Python program, ended with the value.
+/// The Python program.
 struct Python {
-    child: Child,
-    output: Receiver<String>,
+    process: Process,
+    output: Lines,
 }
 
 impl Python {
     fn start(listener: &TcpListener, identity: &Path, episodes: u32) -> Self {
-        let mut child = Command::new("python3")
-            .arg("-B")
-            .arg(repository().join("tests/reference_device.py"))
-            .args(["--connect", &listener.local_addr().unwrap().to_string()])
-            .arg("--identity")
-            .arg(identity)
-            .args(["--episodes", &episodes.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python3 does not start: install it");
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (sender, output) = mpsc::channel();
-        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| _ = sender.send(line)));
-        Self { child, output }
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(repository().join("tests/reference_device.py"));
+        command.args(["--connect", &listener.local_addr().unwrap().to_string(), "--episodes", &episodes.to_string()]);
+        let mut process = Process::spawn(command.arg("--identity").arg(identity));
+        let output = process.stdout();
+        Self { process, output }
     }
 
-    /// The next line of output that begins like this; what follows it there.
-    fn line(&mut self, start: &str) -> String {
-        loop {
-            let line = self.output.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("no line {start:?}: {error}"));
-            if let Some(rest) = line.strip_prefix(start) {
-                return rest.to_owned();
-            }
-        }
+    /// Waits for a line of output with a prefix, and returns the rest of it.
+    fn line(&mut self, prefix: &str) -> String {
+        let rest = self.output.find_map(|line| line.strip_prefix(prefix).map(str::to_owned));
+        rest.unwrap_or_else(|| panic!("the program ended without the line {prefix:?}"))
     }
 
-    /// Waits for the program's own end; whether it was a success.
-    fn end(mut self) -> bool {
-        while self.output.recv_timeout(PATIENCE).is_ok() {}
-        assert_eq!(self.output.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Disconnected), "it does not end");
-        self.child.wait().unwrap().success()
+    /// Waits for the end of the program, and returns true if it succeeds.
+    fn succeeds(mut self) -> bool {
+        self.output.by_ref().for_each(drop);
+        self.process.0.wait().unwrap().success()
     }
 }
 
-impl Drop for Python {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
-/// The controller's end of a link, plain or sealed.
+/// Controller end of a link, plain or sealed.
 struct Controller(Channel);
 
 impl Controller {
@@ -84,16 +61,15 @@ impl Controller {
         frame
     }
 
-    /// The next frame of a kind, opened; others are passed over.
+    /// Waits for a frame that `wanted` accepts. Others are skipped.
     fn receive<T>(&self, line: &mut Line, wanted: impl Fn(&Message<'_>) -> Option<T>) -> (Vec<u8>, T) {
-        loop {
-            let frame = line.receive(PATIENCE).expect("the device fell silent");
+        wait_for("frame of the device", || {
+            let frame = line.poll()?;
             let mut opened = frame.clone();
-            let message = self.0.decode(&mut opened).expect("the device sent a frame that is none");
-            if let Some(found) = wanted(&message) {
-                return (frame, found);
-            }
-        }
+            let message = self.0.decode(&mut opened).expect("the device sends valid frames");
+            let found = wanted(&message)?;
+            Some((frame, found))
+        })
     }
 
     fn hello(&self, line: &mut Line) -> (u32, u32) {
@@ -116,7 +92,7 @@ impl Controller {
     }
 }
 
-/// What the device sees in a step, and what it is worth: as in `reference_device.py`.
+/// Decision set of a step, as in `reference_device.py`.
 fn decision_set(step: u32) -> [Action<D>; 5] {
     std::array::from_fn(|i| {
         Action::from(std::array::from_fn::<f32, D, _>(|j| {
@@ -125,12 +101,13 @@ fn decision_set(step: u32) -> [Action<D>; 5] {
     })
 }
 
+/// Reward of an action, as in `reference_device.py`.
 fn reward(x: &Action<D>) -> f32 {
     x.iter().zip([1.0, -0.5, 0.25]).map(|(x, theta)| x * theta).sum()
 }
 
-/// One episode of the twin: what the summary must be but for rounding.
-fn live(twin: &mut Agent<D>, step: &mut u32) -> Vec<f32> {
+/// Runs one episode of the twin, and returns the values of its summary.
+fn run_episode(twin: &mut Agent<D>, step: &mut u32) -> Vec<f32> {
     for _ in 0..EPISODE_LEN {
         let actions = decision_set(*step);
         *step += 1;
@@ -150,12 +127,13 @@ fn identity_file(identity: &Identity, sealed: bool) -> PathBuf {
     file
 }
 
-/// Several episodes in one mode: every summary is the twin's, comes again until it is acknowledged, over a new connection too, and the rewards grow.
-fn a_life(agent: u32, sealed: bool) {
+/// Runs several episodes in one mode. Every summary equals the twin's, is repeated until it is acknowledged, also over a new
+/// connection, and the rewards grow.
+fn check_device(agent: u32, sealed: bool) {
     let identity = Identity { run: 7, agent, dimension: D as u8, key: std::array::from_fn(|i| i as u8 ^ 0xa5) };
     let (file, listener) = (identity_file(&identity, sealed), TcpListener::bind("127.0.0.1:0").unwrap());
     let mut python = Python::start(&listener, &file, EPISODES);
-    let mut line = Line::accept(&listener).unwrap();
+    let mut line = Line::accept(&listener, &mut python.process).unwrap();
     let mut controller = Controller::new(&identity, sealed);
     assert_eq!(controller.hello(&mut line), (1, 1));
 
@@ -173,7 +151,8 @@ fn a_life(agent: u32, sealed: bool) {
         };
         let frame = controller.encode(&Message::Model(model));
         if episode == 1 {
-            // Noise, a damaged frame, a stranger's, one of the other mode, one that is not positive definite: the device still asks.
+            // Noise, a damaged frame, one under another key, one of the other mode, one that is not positive definite: the
+            // device drops them and still asks.
             line.send_bytes(&[7, 1, 2, 0, 0, 255, 255]).unwrap();
             line.send_bytes(&[9; 5_000]).unwrap();
             line.send_bytes(&[0]).unwrap();
@@ -194,31 +173,30 @@ fn a_life(agent: u32, sealed: bool) {
         line.send(&frame).unwrap();
 
         twin.begin(&model).unwrap();
-        let expected = live(&mut twin, &mut step);
+        let expected = run_episode(&mut twin, &mut step);
         let (first, (steps, values)) = controller.summary(&mut line, episode);
         assert_eq!(steps, EPISODE_LEN);
-        // The twin computes in f32: 40 roundings of sums below 40.
+        // The twin computes in f32: 40 roundings of sums that are below 40.
         let error = values.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(error < 1e-4, "episode {episode}: {values:?} is not {expected:?}");
-        let said = format!("episode {episode}: mean reward ");
-        rewards.push(python.line(&said).parse::<f64>().unwrap());
+        assert!(error < 1e-4, "episode {episode}: expected {expected:?}, found {values:?}");
+        rewards.push(python.line(&format!("episode {episode}: mean reward ")).parse::<f64>().unwrap());
 
         if episode == 2 {
             assert_eq!(controller.summary(&mut line, episode).0, first, "the same bytes again");
             drop(line);
-            line = Line::accept(&listener).unwrap();
+            line = Line::accept(&listener, &mut python.process).unwrap();
             assert_eq!(controller.summary(&mut line, episode).0, first, "the same bytes over a new connection");
         }
         line.send(&controller.encode(&Message::Ack { episode })).unwrap();
         design.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
         theta.iter_mut().zip(&values[packed_len(D)..]).for_each(|(theta, u)| *theta += u / EPISODE_LEN as f32);
     }
-    assert!(python.end());
-    assert!(rewards[EPISODES as usize - 1] > rewards[0] + 0.1, "it did not learn: {rewards:?}");
+    assert!(python.succeeds());
+    assert!(rewards[EPISODES as usize - 1] > rewards[0] + 0.1, "the rewards do not grow: {rewards:?}");
 
-    // The next start counts itself, and says so in its nonces.
-    let _python = Python::start(&listener, &file, 1);
-    let mut line = Line::accept(&listener).unwrap();
+    // The next start has another boot number, also in its nonces.
+    let mut python = Python::start(&listener, &file, 1);
+    let mut line = Line::accept(&listener, &mut python.process).unwrap();
     let hello = |message: &Message<'_>| matches!(message, Message::Hello { boot: 2, .. }).then_some(());
     let (frame, ()) = controller.receive(&mut line, hello);
     if sealed {
@@ -228,20 +206,20 @@ fn a_life(agent: u32, sealed: bool) {
 }
 
 #[test]
-fn a_device_in_python_learns() {
-    a_life(1, false);
+fn python_device_learns() {
+    check_device(1, false);
 }
 
 #[test]
-fn a_device_in_python_learns_in_sealed_frames() {
-    a_life(2, true);
+fn python_device_learns_with_sealed_frames() {
+    check_device(2, true);
 }
 
-/// The page and the tests of core show what the Python program makes.
+/// The page and the tests of core show the frames that the Python program generates.
 #[test]
-fn the_examples_are_those_of_the_document() {
+fn generated_examples_are_in_the_documentation() {
     let script = repository().join("tests/wire_examples.py");
-    let output = Command::new("python3").arg("-B").arg(script).output().expect("python3 does not start: install it");
+    let output = Command::new("python3").arg("-B").arg(script).output().expect("./ci.sh python installs python3");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let read = |path| fs::read_to_string(repository().join(path)).unwrap();
     let (page, golden) = (read("docs/wire.md"), read("core/tests/wire.rs"));

@@ -1,8 +1,6 @@
 //! The agent on every board, under QEMU.
 
-use std::time::Duration;
-
-use fedbandit_tests::firmware::{self, BOARDS, Board, Program, Run};
+use fedbandit_tests::harness::firmware::{self, BOARDS, Board, Program, Run};
 
 #[path = "../../core/examples/one_episode.rs"]
 #[expect(dead_code, reason = "its main is not called here")]
@@ -17,19 +15,18 @@ mod on_target;
 use fingerprint::FINGERPRINTS;
 
 fn run(bin: &str, board: Board, profile: &str) -> Run {
-    let program = Program { bin, board, profile, features: &[], dimension: None };
-    let elf = program.build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"));
-    firmware::run(board, &elf, &[], Duration::from_secs(120)).unwrap()
+    let elf = Program::new(bin, board, profile).build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"));
+    firmware::run(board, &elf, &[]).unwrap()
 }
 
-/// The program came to its end, and printed these lines and no others before the last.
+/// Asserts that a program ran to its end, and printed exactly these lines before the last.
 fn assert_proven(run: &Run, before: &[String], last: &str, what: &str) {
     let lines = run.proven(last).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(lines, before, "{what}");
 }
 
 #[test]
-fn the_example_says_on_a_board_what_it_says_here() {
+fn example_prints_the_same_on_every_board_and_on_the_host() {
     let expected = example::one_episode().unwrap().to_string();
     for board in BOARDS {
         assert_proven(&run("one_episode", board, "release"), &[], &expected, &format!("{board:?}"));
@@ -49,7 +46,6 @@ fn every_board_computes_the_same_bits() {
     }
 }
 
-/// What the agent promises holds on each board too: each test ran there, once, and passed.
 #[test]
 fn every_on_target_test_passes_on_every_board() {
     let expected = on_target::TESTS.map(|(name, _)| format!("ok {name}"));

@@ -6,7 +6,7 @@ use std::thread;
 
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
-use fedbandit_tests::storage::{SHORT, check};
+use fedbandit_tests::faults::storage::{SHORT, check};
 
 #[test]
 fn what_was_promised_is_there_whatever_the_disk_does() {

@@ -7,7 +7,7 @@
 //! - `send(byte)`: blocks until the UART accepts the byte.
 //!
 //! To add a board, create its module here, add three lines below, a feature in `Cargo.toml` and a row in `build.rs`. If QEMU
-//! models the board, also add a row in `tests/src/firmware.rs` and the blob's address in `tests/src/device.rs`.
+//! models the board, also add a row in `tests/src/harness/firmware.rs` and the blob's address in `tests/src/harness/firmware_device.rs`.
 
 #[cfg(any(feature = "mps2-an385", feature = "mps2-an386", feature = "mps2-an505"))]
 #[path = "mps2.rs"]

@@ -143,8 +143,6 @@ impl Lifetime {
 
 /// Interval at which a device is polled.
 const PULSE: Duration = Duration::from_millis(5);
-/// Time to wait for outstanding acknowledgements after the last episode.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 static COMPLAINT: Once = Once::new();
 
@@ -183,7 +181,8 @@ pub(super) async fn run_device(device: Device, target: Target, lifetime: Lifetim
 }
 
 fn is_over(device: &dyn VirtualDevice, lifetime: Lifetime, finished: Option<Instant>) -> bool {
-    finished.is_some_and(|at| at.elapsed() > FAREWELL || device.progress().acknowledged >= lifetime.episodes)
+    let patience = Duration::from_millis(lifetime.patience);
+    finished.is_some_and(|at| device.is_settled() || at.elapsed() > patience)
 }
 
 /// Runs a device on one connection, until the connection breaks or its lifetime is over.

@@ -191,9 +191,8 @@ mod tests {
         for said in [&[][..], &[7; 40], &hello] {
             let (line, mut board) = tokio::io::duplex(4096);
             board.write_all(said).await.unwrap();
-            let left =
-                timeout(10 * IDLE_TIMEOUT, relay(DeviceLink::stream(line), &controller, Duration::from_millis(50)));
-            assert_eq!(left.await.unwrap().kind(), io::ErrorKind::TimedOut);
+            let left = relay(DeviceLink::stream(line), &controller, Duration::from_millis(50)).await;
+            assert_eq!(left.kind(), io::ErrorKind::TimedOut);
         }
     }
 }

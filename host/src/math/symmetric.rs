@@ -1,7 +1,7 @@
 //! Symmetric matrices as packed upper triangles, row by row.
 //!
-//! In the *scaled* packing values off the diagonal carry a factor √2, so that the ℓ2 norm is the Frobenius norm and an
-//! oracle for vectors serves matrices. Its result is symmetric by construction. This loses nothing: the symmetric part
+//! In the *scaled* packing values off the diagonal carry a factor √2, so that the ℓ2 norm is the Frobenius norm. An
+//! oracle for vectors thus serves matrices. Its result is symmetric by construction. This loses nothing: the symmetric part
 //! of a geometric median of symmetric matrices is as good a median (the paper's Lemma 9).
 
 use std::f64::consts::SQRT_2;
@@ -63,8 +63,8 @@ pub fn pack(matrix: &DMatrix<f64>) -> impl Iterator<Item = f64> {
 /// Least eigenvalue with which every device can factorise Λ: max{(D + 4)·2⁻²³·tr Λ, 2⁻⁵⁸}.
 ///
 /// *Derivation.* Let u = 2⁻²⁴ and Λ = RᵀR. Storing Λ in f32 changes it by at most u·|Λ|. The device's elimination finds
-/// the pivots of a matrix within (D + 3)u·|R|ᵀ|R| of that (Higham, *Accuracy and Stability of Numerical Algorithms*,
-/// theorem 10.3, with two more roundings for a factor without roots). Both |Λ| and |R|ᵀ|R| have spectral norms of at most
+/// the pivots of a matrix within (D + 3)u·|R|ᵀ|R| of that, including two roundings for a factor without roots (Higham,
+/// *Accuracy and Stability of Numerical Algorithms*, theorem 10.3). Both |Λ| and |R|ᵀ|R| have spectral norms of at most
 /// ‖R‖_F² = tr Λ, so every pivot is at least λ_min(Λ) − (D + 4)u·tr Λ to first order. If λ_min(Λ) is at least twice the
 /// subtracted term, a pivot exceeds 2⁻²³ of its diagonal entry, which the device requires. 2⁻⁵⁸ keeps it above the
 /// device's absolute limit, 2⁻⁶⁰.

@@ -159,7 +159,7 @@ pub fn sensitivity(level: Level, episode_len: u32, dimension: usize) -> f64 {
 
 /// Returns Δ for messages truncated toward zero to multiples of a grid: Δ + grid·√(D(D + 1)/2 + D).
 ///
-/// Two values of one sign are truncated by less than one grid step each, in the same direction, so their distance grows by
+/// Two values of one sign are truncated in the same direction, by less than one grid step each. So their distance grows by
 /// less than one step. Values of different signs come closer.
 pub fn truncated(sensitivity: f64, grid: f64, dimension: usize) -> f64 {
     (sensitivity + grid * ((packed_len(dimension) + dimension) as f64).sqrt()) * (1.0 + ROUNDINGS)
@@ -312,9 +312,9 @@ fn geometric(r: f64, n: u32) -> f64 {
 /// **Definition.** Each coordinate of z has the standard deviation σ = Δ·‖C‖/√(2ρ), where ‖C‖ is the largest column norm of
 /// C: √m for a tree.
 ///
-/// **Lemma.** All releases together are ρ-zCDP. *Proof.* One message shifts Cx by at most √(2ρ)·σ in total, however the
-/// shift is spread over values that are released in sequence and may depend on each other (Bun and Steinke 2016,
-/// adaptive composition). The same holds for discrete Gaussian noise (Canonne, Kamath and Steinke 2020). ∎
+/// **Lemma.** All releases together are ρ-zCDP. *Proof.* One message shifts Cx by at most √(2ρ)·σ in total. The shift may
+/// be spread over values that are released in sequence and depend on each other (Bun and Steinke 2016, adaptive
+/// composition). The same holds for discrete Gaussian noise (Canonne, Kamath and Steinke 2020). ∎
 ///
 /// Groups of agents that are released as sums have the same Δ, since a message is in one group.
 #[derive(Clone, Copy, Debug, PartialEq)]

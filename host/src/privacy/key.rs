@@ -14,21 +14,21 @@
 //! ∎ The only exception is an observer who can distinguish the real functions from random ones.
 //!
 //! **Equal sums get equal noise.** A controller that lost its memory and receives the same messages again releases the
-//! same numbers, whatever the order within an episode. The second release is a copy and reveals nothing new.
+//! same numbers. Their order within an episode is irrelevant. The second release is a copy and reveals nothing new.
 //!
-//! **Different sums get independent noise.** After a rollback, or with a second controller on the same key, the difference
-//! of two releases is not the difference of two sums, as with a misuse-resistant (SIV) cipher. Such a second history is a
+//! **Different sums get independent noise**, as with a misuse-resistant (SIV) cipher. After a rollback, or with a second
+//! controller on the same key, the difference of two releases is not the difference of two sums. Such a second history is a
 //! second release of the common part, and costs as much.
 //!
 //! **The sum instead of a hash of the messages.** A node's release is a function of its sum alone. Within one history both
 //! choices have the same distribution, by the lemma. With two histories, a hash would give fresh noise to different
-//! messages with an equal sum, so that one number could be averaged over two releases. The sum gives the same release.
+//! messages with an equal sum. One number could then be averaged over two releases. The sum gives the same release.
 //! It needs no agreed order of messages and no additional state.
 //!
-//! Beyond two releases, two histories on one key reveal whether something was equal: all messages of a node with a hash,
-//! their total with the sum. The difference matters in groups. Members that change their own messages between the
-//! histories can test one guess, exact to the grid in all coordinates, at how another member's message changed. An
-//! honest device repeats its messages unchanged, so that there is no such change.
+//! Beyond two releases, two histories on one key reveal an equality: of all messages of a node with a hash, of their total
+//! with the sum. The difference matters in groups. Members that change their own messages between the histories can test
+//! one guess at the change of another member's message. The guess must be exact to the grid in all coordinates. An
+//! honest device repeats its messages unchanged, so that there is nothing to guess.
 
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;

@@ -60,14 +60,14 @@ pub struct Assumptions {
 ///    ```
 ///
 ///    In the first round the centre is the geometric median and M = Λ. From the second round on the centre is the
-///    filter of step 3, and M = V̄_w + λI with its weighted mean V̄_w of the V̂_i: with equal weights, one such round
-///    reaches the fixed point. M stays Λ unless half of the V̂_i are within 1 of G in the coordinates of Λ.
+///    filter of step 3. M is then V̄_w + λI, with the weighted mean V̄_w of the V̂_i: if the weights stay the same, one
+///    such round reaches the fixed point. M stays Λ unless half of the V̂_i are within 1 of G in the coordinates of Λ.
 ///
 ///    Done when sᵀM⁻¹s ≤ (R/100)², or before a step that would increase ‖L⁻¹s‖: rounds need not contract if agents
 ///    explore very different directions.
 /// 3. *Filter* (`filter.rs`). Lowers weights along the direction of largest variance until noise explains that
 ///    variance; m is the weighted mean.
-/// 4. *Width* (`width.rs`). An ellipsoid P around θ covers undetected corruption, noise, bias and what is left of s.
+/// 4. *Width* (`width.rs`). An ellipsoid P around θ covers undetected corruption, noise, bias and the remaining s.
 ///    It is broadcast as Λ = P⁻¹ with β = 1: the agent's β‖x‖_{Λ⁻¹} is √(xᵀPx), so devices need no change.
 ///
 /// The result depends on the streams alone, up to the tolerance of the medians; earlier episodes only provide their

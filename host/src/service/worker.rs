@@ -271,8 +271,9 @@ mod tests {
         // Two reports: ticks arrive while a handle is left.
         (0..2).for_each(|_| drop(reports.recv().unwrap()));
         drop(other);
-        let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), worker).await });
-        // A worker that does not stop must not block the test.
+        // A report may be pending; a worker that continues sends many, and must not be awaited.
+        let stopped = reports.iter().take(10).count() < 10;
+        let ended = stopped.then(|| runtime.block_on(worker));
         runtime.shutdown_background();
         assert!(ended.expect("the worker continues without a handle").unwrap().is_ok());
     }

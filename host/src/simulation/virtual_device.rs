@@ -32,6 +32,9 @@ pub trait VirtualDevice: Send {
 
     /// Returns the progress so far.
     fn progress(&self) -> DeviceProgress;
+
+    /// Returns true if no summary waits for an answer of the controller.
+    fn is_settled(&self) -> bool;
 }
 
 /// Progress of a virtual device.
@@ -189,6 +192,10 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
             self.session.submit(&summary, now);
         }
         self.since = now;
+    }
+
+    fn is_settled(&self) -> bool {
+        self.session.unacknowledged().next().is_none()
     }
 
     fn progress(&self) -> DeviceProgress {

@@ -5,8 +5,10 @@
 //! and the disk fails, is full, or keeps some of what was written. Some devices are hostile. After a while faults stop; then
 //! all must come to its end. The [`oracle`] says what must hold meanwhile.
 
-pub mod fleet;
+pub mod disk;
 pub mod oracle;
+pub mod simulated_device;
+pub mod storage;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,10 +26,10 @@ use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit::service::{Link, StateMachine};
 use fedbandit_core::wire::{cobs, max_sealed_frame_len};
 
-use crate::chance::Chance;
-use crate::disk::{Disk, Tail, Trouble};
-use fleet::{Device, Role};
+use crate::harness::test_rng::TestRng;
+use disk::{Disk, Tail, Trouble};
 use oracle::{Oracle, RunTerms, Watched, Wrong};
+use simulated_device::{Device, Role};
 
 /// The dimension of all runs.
 pub const D: usize = 2;
@@ -123,8 +125,8 @@ struct Rates {
 
 impl Rates {
     /// A world of its own for each seed: some have little of one and much of another.
-    fn draw(chance: &mut Chance) -> Self {
-        let mut up_to = |most: u64| if chance.per_mille(300) { 0 } else { chance.below(most + 1) };
+    fn draw(rng: &mut TestRng) -> Self {
+        let mut up_to = |most: u64| if rng.per_mille(300) { 0 } else { rng.below(most + 1) };
         Self {
             lost: up_to(300),
             doubled: up_to(200),
@@ -142,7 +144,7 @@ impl Rates {
 }
 
 struct World {
-    chance: Chance,
+    rng: TestRng,
     rates: Rates,
     now: u64,
     /// When faults stop.
@@ -205,21 +207,21 @@ impl Trace {
 
 impl World {
     fn new(seed: u64, verbose: bool) -> Result<Self, Wrong> {
-        let mut chance = Chance::new(seed, 0);
-        let agents = chance.within(3, 9) as u32;
+        let mut rng = TestRng::new(seed, 0);
+        let agents = rng.within(3, 9) as u32;
         let run = (seed & 0xffff_ffff) as u32;
         let master = MasterKey::from_bytes(&[7; 32]).ok_or("no master")?;
-        let hostile = chance.below(u64::from(agents).div_ceil(2)) as u32;
+        let hostile = rng.below(u64::from(agents).div_ceil(2)) as u32;
         let devices: Vec<Device> = (1..=agents)
             .map(|agent| {
                 let role = match agent {
                     _ if agent <= hostile => Role::Hostile,
-                    _ if chance.per_mille(80) => Role::Revoked,
-                    _ if chance.per_mille(300) => Role::Forgetful,
+                    _ if rng.per_mille(80) => Role::Revoked,
+                    _ if rng.per_mille(300) => Role::Forgetful,
                     _ => Role::Durable,
                 };
                 let identity = master.identity(run, agent, D as u8);
-                Device::new(identity, chance.per_mille(400), role, Chance::new(seed, u64::from(agent)), 0)
+                Device::new(identity, rng.per_mille(400), role, TestRng::new(seed, u64::from(agent)), 0)
             })
             .collect();
         let enrolled = |device: &Device| EnrolledDevice {
@@ -229,20 +231,17 @@ impl World {
             enrolled_at: None,
         };
         let registry = Registry { run, dimension: D as u8, devices: devices.iter().map(enrolled).collect() };
-        let timing = StartOptions {
-            time_limit: chance.within(1, 8) * 1_000,
-            window: chance.below(4) as u32,
-            unix_seconds: 1_000_000,
-        };
-        let episodes = chance.within(3, 24) as u32;
-        let config = config(&mut chance, episodes);
+        let timing =
+            StartOptions { time_limit: rng.within(1, 8) * 1_000, window: rng.below(4) as u32, unix_seconds: 1_000_000 };
+        let episodes = rng.within(3, 24) as u32;
+        let config = config(&mut rng, episodes);
         let terms = terms(&config, &registry, timing)?;
         let oracle = Oracle::new(terms, devices.iter().map(|device| (device.identity.clone(), device.sealed)));
         let disk = Disk::with_store();
-        let quiet_from = u64::from(episodes) * timing.time_limit * chance.within(3, 9) / 10;
+        let quiet_from = u64::from(episodes) * timing.time_limit * rng.within(3, 9) / 10;
         let mut world = Self {
-            rates: Rates::draw(&mut chance),
-            chance,
+            rates: Rates::draw(&mut rng),
+            rng,
             now: 0,
             quiet_from,
             config,
@@ -336,47 +335,47 @@ impl World {
 
     fn strike(&mut self) {
         for index in 0..self.devices.len() {
-            if self.chance.per_mille(self.rates.cut_off) {
-                self.links[index].1 = self.now + self.chance.within(100, 20_000);
+            if self.rng.per_mille(self.rates.cut_off) {
+                self.links[index].1 = self.now + self.rng.within(100, 20_000);
                 self.trace.note(self.now, || format!("device {index} is cut off"), &[]);
             }
-            if self.chance.per_mille(self.rates.reconnect) {
+            if self.rng.per_mille(self.rates.reconnect) {
                 self.connect(index);
             }
-            if self.chance.per_mille(self.rates.device_restart) {
+            if self.rng.per_mille(self.rates.device_restart) {
                 self.outcome.restarts += 1;
                 self.trace.note(self.now, || format!("device {index} restarts"), &[]);
                 self.devices[index].restart(self.now);
                 self.connect(index);
             }
-            if self.chance.per_mille(self.rates.jump) {
-                self.devices[index].ahead += self.chance.below(120_000);
+            if self.rng.per_mille(self.rates.jump) {
+                self.devices[index].ahead += self.rng.below(120_000);
             }
         }
-        if self.chance.per_mille(self.rates.disk) {
-            let trouble = *self.chance.pick(&[Trouble::PowerCut, Trouble::Error, Trouble::Full]);
-            self.disk.expect(self.chance.below(60), trouble);
+        if self.rng.per_mille(self.rates.disk) {
+            let trouble = *self.rng.pick(&[Trouble::PowerCut, Trouble::Error, Trouble::Full]);
+            self.disk.expect(self.rng.below(60), trouble);
         }
-        if self.controller.is_some() && self.chance.per_mille(self.rates.crash) {
+        if self.controller.is_some() && self.rng.per_mille(self.rates.crash) {
             self.crash();
         }
-        let jump = self.chance.per_mille(self.rates.jump).then(|| self.chance.below(30_000));
+        let jump = self.rng.per_mille(self.rates.jump).then(|| self.rng.below(30_000));
         if let (Some(controller), Some(jump)) = (&mut self.controller, jump) {
             controller.ahead += jump;
         }
-        if self.chance.per_mille(self.rates.jump) {
+        if self.rng.per_mille(self.rates.jump) {
             // The calendar, forwards and backwards.
-            self.timing.unix_seconds = self.chance.below(2_000_000) as u32;
+            self.timing.unix_seconds = self.rng.below(2_000_000) as u32;
         }
     }
 
     /// The service's machine loses power, or its process is killed.
     fn crash(&mut self) {
-        let tail = *self.chance.pick(&Tail::ALL);
+        let tail = *self.rng.pick(&Tail::ALL);
         self.trace.note(self.now, || format!("the service stops; the tail is {tail:?}"), &[]);
-        self.disk = self.disk.after_power_cut(tail, &mut self.chance);
+        self.disk = self.disk.after_power_cut(tail, &mut self.rng);
         self.controller = None;
-        self.start_at = self.now + self.chance.below(4_000);
+        self.start_at = self.now + self.rng.below(4_000);
     }
 
     /// A device has a new connection.
@@ -398,19 +397,19 @@ impl World {
         let bytes: Vec<u8> = cobs::encode(frame).collect();
         let (link, cut_off_until) = self.links[device];
         let quiet = self.now >= self.quiet_from;
-        if !quiet && (self.now < cut_off_until || self.chance.per_mille(self.rates.lost)) {
+        if !quiet && (self.now < cut_off_until || self.rng.per_mille(self.rates.lost)) {
             self.outcome.harmed += 1;
             return;
         }
-        let copies = if !quiet && self.chance.per_mille(self.rates.doubled) { 2 } else { 1 };
+        let copies = if !quiet && self.rng.per_mille(self.rates.doubled) { 2 } else { 1 };
         for copy in 0..copies {
             let mut bytes = bytes.clone();
-            if !quiet && self.chance.per_mille(self.rates.damaged) {
+            if !quiet && self.rng.per_mille(self.rates.damaged) {
                 self.outcome.harmed += 1;
-                damage(&mut bytes, &mut self.chance);
+                damage(&mut bytes, &mut self.rng);
             }
             let most = if quiet { 50 } else { self.rates.delay.max(50) };
-            let delay = self.chance.within(1, most);
+            let delay = self.rng.within(1, most);
             self.outcome.harmed += u64::from(copy > 0);
             self.sent += 1;
             self.air.insert((self.now + delay, self.sent), Packet { device, link, up, bytes });
@@ -453,7 +452,7 @@ impl World {
                 }
             }
             let device = &mut self.devices[index];
-            if device.role == Role::Hostile && self.now < self.quiet_from && self.chance.per_mille(self.rates.abuse) {
+            if device.role == Role::Hostile && self.now < self.quiet_from && self.rng.per_mille(self.rates.abuse) {
                 let (episode, agents) = (self.oracle.counts().0 as u32, self.registry.devices.len() as u32);
                 let (frame, times) = device.abuse(episode, agents, &mut made);
                 self.outcome.abuses += times;
@@ -471,7 +470,7 @@ impl World {
             self.start()?;
         }
         // A transport may ask at any time: nothing may come that is not stored.
-        if self.chance.per_mille(300) {
+        if self.rng.per_mille(300) {
             self.answer()?;
         }
         let Some(Controller { service, store, started, ahead, .. }) = &mut self.controller else { return Ok(()) };
@@ -546,25 +545,25 @@ impl World {
 }
 
 /// Changes some bytes, drops some, or adds some.
-fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
-    match chance.below(4) {
-        0 => bytes.truncate(chance.below(bytes.len() as u64) as usize),
-        1 => bytes.extend((0..chance.within(1, 9)).map(|_| chance.below(256) as u8)),
+fn damage(bytes: &mut Vec<u8>, rng: &mut TestRng) {
+    match rng.below(4) {
+        0 => bytes.truncate(rng.below(bytes.len() as u64) as usize),
+        1 => bytes.extend((0..rng.within(1, 9)).map(|_| rng.below(256) as u8)),
         _ => {
-            for _ in 0..chance.within(1, 3) {
-                let place = chance.below(bytes.len() as u64) as usize;
-                bytes[place] ^= 1 << chance.below(8);
+            for _ in 0..rng.within(1, 3) {
+                let place = rng.below(bytes.len() as u64) as usize;
+                bytes[place] ^= 1 << rng.below(8);
             }
         }
     }
 }
 
-fn config(chance: &mut Chance, episodes: u32) -> RunConfig {
-    let private = chance.per_mille(400);
-    let aggregator = *chance.pick(&[AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans]);
+fn config(rng: &mut TestRng, episodes: u32) -> RunConfig {
+    let private = rng.per_mille(400);
+    let aggregator = *rng.pick(&[AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans]);
     // Little noise, so that a message too many or too few shows.
     let privacy: Option<Privacy> = private.then(|| "10000,0.1".parse().expect("a budget"));
-    let mechanism = match chance.below(4) {
+    let mechanism = match rng.below(4) {
         0 => Mechanism::Honaker,
         1 => Mechanism::Blt,
         _ => Mechanism::Tree,

@@ -5,12 +5,13 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use crate::test_fleet::{Fleet, INSTALLED, Process, free_port, wait_until};
+use crate::process::{Process, wait_until};
+use crate::test_fleet::{Fleet, free_port};
 
-/// A broker's setting: it lets everybody in.
+/// Setting of a broker that accepts everybody.
 pub(crate) const ANYBODY: &str = "allow_anonymous true";
 
-/// A broker, which goes with the test.
+/// A broker, killed when dropped.
 pub(crate) struct Broker<'a> {
     fleet: &'a Fleet,
     pub(crate) port: u16,
@@ -29,21 +30,21 @@ impl<'a> Broker<'a> {
         broker
     }
 
-    /// Kills it, by SIGKILL, if it is there, and starts it.
+    /// Kills the broker, if it runs, and starts it.
     pub(crate) fn restart(&mut self) {
         self.process = None;
-        // Where Debian has it; not on everybody's path.
+        // Debian installs it outside of the PATH of users.
         let mut command = Command::new("/usr/sbin/mosquitto");
-        let command = command.current_dir(self.fleet.path()).args(["-c", "mosquitto.conf"]);
-        self.process = Some(Process::spawn(command));
-        wait_until("the broker listens", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+        command.current_dir(self.fleet.path()).args(["-c", "mosquitto.conf"]).stderr(Stdio::null());
+        self.process = Some(Process::spawn(&mut command));
+        wait_until("listening broker", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
     }
 
     pub(crate) fn url(&self) -> String {
         format!("mqtt://127.0.0.1:{}", self.port)
     }
 
-    /// `mosquitto_pub` or `mosquitto_sub`.
+    /// The command `mosquitto_pub` or `mosquitto_sub`.
     pub(crate) fn client(&self, name: &str, topic: &str, arguments: &str) -> Command {
         let mut command = Command::new(name);
         let topic = format!("fedbandit/v1/1/{topic}");
@@ -52,20 +53,19 @@ impl<'a> Broker<'a> {
         command
     }
 
-    /// Somebody else publishes a message.
+    /// Publishes a message as another client.
     pub(crate) fn publish(&self, topic: &str, message: &[u8]) {
         let mut client = self.client("mosquitto_pub", topic, "-s");
-        let mut client = client.stdin(Stdio::piped()).spawn().expect(INSTALLED);
-        client.stdin.take().unwrap().write_all(message).unwrap();
-        assert!(client.wait().unwrap().success());
+        let mut client = Process::spawn(client.stdin(Stdio::piped()));
+        client.0.stdin.take().unwrap().write_all(message).unwrap();
+        client.output();
     }
 
-    /// The next message on a topic, or the retained one, in hexadecimal.
+    /// Waits for the next message on a topic, or the retained one.
     pub(crate) fn next(&self, topic: &str) -> Vec<u8> {
-        let output = self.client("mosquitto_sub", topic, "-C 1 -W 60 -F %x").output().expect(INSTALLED);
-        let hex = String::from_utf8(output.stdout).unwrap();
+        let hex = Process::spawn(&mut self.client("mosquitto_sub", topic, "-C 1 -F %x")).output();
         let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
-        hex.trim().as_bytes().chunks(2).map(byte).collect()
+        hex.as_bytes().chunks(2).map(byte).collect()
     }
 
     pub(crate) fn wait_for_state(&self, agent: u32, state: &str) {

@@ -1,67 +1,61 @@
-//! `fedbandit enroll`, `serve`, `device`, `status` and `revoke` from outside.
+//! Black-box tests of `fedbandit enroll`, `serve`, `device`, `status`, `export` and `revoke`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use crate::test_fleet::{Fleet, Service};
+use crate::process::Process;
+use crate::test_fleet::{Fleet, Service, connect};
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit_core::wire::cobs;
 use serde_json::Value;
 
-/// Thirty devices that behave and ten that lie: what the honest ones reach in the end is almost the best there is.
+/// Thirty honest devices and ten liars: the honest ones reach almost the best expected reward.
 #[test]
 fn fleet_with_a_quarter_of_liars_learns() {
     let here = Fleet::empty("fleet-learns");
     here.stdout("enroll --dir fleet --dim 8 --count 40");
     here.configure("steps = 4096");
     let service = here.serve();
-    let liars = format!("device --connect {} --identities fleet/devices --first 31 --count 10", service.devices[0]);
-    let mut liars =
-        here.command(&format!("{liars} --attack sign-flip --episodes 30")).stdout(Stdio::null()).spawn().unwrap();
-    let honest = format!("device --connect {} --identities fleet/devices --count 30", service.devices[0]);
-    let honest = here.json(&format!("{honest} --episodes 30"));
-    liars.wait().unwrap();
+    let liars = here.devices(&service.devices[0], "--first 31 --count 10 --attack sign-flip --episodes 30");
+    let honest = here.devices(&service.devices[0], "--count 30 --episodes 30").report();
+    liars.report();
     assert_eq!((&honest["devices"], &honest["episodes"]), (&30.into(), &30.into()));
     assert_eq!(honest["acknowledged"], 30 * 30);
     let [worth, best] = ["last_mean_worth", "last_mean_best"].map(|key| honest[key].as_f64().unwrap());
-    // Random choices are worth 0, and the simulation has less than 1 % of their regret here.
+    // Random choices have an expected reward of 0; the simulated regret is below 1 % of theirs.
     assert!(worth > 0.95 * best, "{worth} of {best}");
     let status = service.wait_for(|status| status["episode"].as_u64() >= Some(30));
     assert_eq!((&status["enrolled"], &status["run"]), (&40.into(), &1.into()));
     assert_eq!(here.json(&format!("status --json --http {}", service.http))["run"], 1);
-    // What the median device says is what honest ones have, but for noise.
+    // The median over devices is that of honest ones, up to noise.
     let mean_reward = status["mean_reward"].as_f64().unwrap();
     assert!(mean_reward > 0.8 * best && mean_reward < 1.2 * best, "{mean_reward} of {best}");
     let far: Vec<u64> = status["suspicious"].as_array().unwrap().iter().map(|s| s["agent"].as_u64().unwrap()).collect();
-    assert!(far.len() == 8 && far.iter().all(|agent| *agent > 30), "those far from the centre are liars: {far:?}");
+    assert!(far.len() == 8 && far.iter().all(|agent| *agent > 30), "the outliers are liars: {far:?}");
 }
 
-/// Garbage costs its sender the connection, and nobody else anything.
 #[test]
 fn garbage_ends_the_connection_of_its_sender_only() {
     let here = Fleet::new("garbage", 3);
     here.configure("");
     let service = here.serve();
-    let mut hostile = TcpStream::connect(service.tcp()).unwrap();
-    hostile.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut hostile = connect(service.tcp());
     let garbage: Vec<u8> = (0..64_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
     let mut end = [0; 16];
     let closed =
         (0..50).any(|_| hostile.write_all(&garbage).is_err()) || matches!(hostile.read(&mut end), Ok(0) | Err(_));
     assert!(closed);
-    // A frame without an end is not kept beyond its longest length.
-    let mut endless = TcpStream::connect(service.tcp()).unwrap();
+    // A frame without an end is not kept beyond the maximum length.
+    let mut endless = connect(service.tcp());
     (0..64).for_each(|_| drop(endless.write_all(&[7; 16_384])));
-    let lives = here
-        .json(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 3", service.devices[0]));
-    assert_eq!(lives["acknowledged"], 9);
+    let report = here.devices(&service.devices[0], "--count 3 --episodes 3").report();
+    assert_eq!(report["acknowledged"], 9);
     service.wait_for(|status| status["dropped"]["unknown"].as_u64() >= Some(1));
     assert!(service.get("/metrics").contains("fedbandit_frames_dropped_total{reason=\"unknown\"}"));
 }
@@ -82,8 +76,7 @@ fn pages_are_served_and_load_nothing_external() {
     for loaded in ["http:", "https:", "src=", "href=", "url(", "@import"] {
         assert!(!page.contains(loaded), "the page loads something: {loaded}");
     }
-    let mut events = TcpStream::connect(&service.http).unwrap();
-    events.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut events = connect(&service.http);
     write!(events, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let first = BufReader::new(events).lines().map_while(Result::ok).find(|line| line.starts_with("data: ")).unwrap();
     let status: Value = serde_json::from_str(first.strip_prefix("data: ").unwrap()).unwrap();
@@ -93,7 +86,7 @@ fn pages_are_served_and_load_nothing_external() {
 /// A family of metrics: its type, and its samples as (name with labels, value).
 type Family = (String, Vec<(String, f64)>);
 
-/// Reads Prometheus' text format, as strictly as it is specified for what is used of it.
+/// Parses the subset of Prometheus' text format that is used, strictly.
 fn families(text: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut helped = None;
@@ -128,7 +121,7 @@ fn metrics_are_in_prometheus_format() {
     let here = Fleet::new("metrics", 3);
     here.configure("");
     let service = here.serve();
-    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
+    here.devices(&service.devices[0], "--count 3 --episodes 4").report();
     service.wait_for(|status| status["episode"] == 5);
     let answer = service.get("/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -150,13 +143,13 @@ fn metrics_are_in_prometheus_format() {
     let commits = &families["fedbandit_commit_seconds"].1;
     let counts: Vec<f64> =
         commits.iter().filter(|(name, _)| !name.ends_with("_sum")).map(|(_, value)| *value).collect();
-    assert!(counts.is_sorted() && counts[0] >= 0.0, "buckets add up: {commits:?}");
-    assert!(*counts.last().unwrap() >= 5.0, "as many commits as releases: {commits:?}");
-    assert_eq!(counts[counts.len() - 2], counts[counts.len() - 1], "the last bucket has all");
+    assert!(counts.is_sorted() && counts[0] >= 0.0, "buckets are cumulative: {commits:?}");
+    assert!(*counts.last().unwrap() >= 5.0, "at least one commit per release: {commits:?}");
+    assert_eq!(counts[counts.len() - 2], counts[counts.len() - 1], "the last bucket counts all");
     assert!(!body.contains("agent"), "no label per device");
 }
 
-/// Each line of the log is an object, an episode is one line, and whoever floods the service does not flood the log.
+/// Each line is an object, an episode has one line, and a flood of frames does not flood the log.
 #[test]
 fn log_is_json_and_limited() {
     let here = Fleet::new("logs", 3);
@@ -164,15 +157,15 @@ fn log_is_json_and_limited() {
     let log = fs::File::create(here.path().join("log")).unwrap();
     let service = Service::start(here.command("serve --config controller.toml --log-format json").stderr(log));
     for _ in 0..40 {
-        let mut hostile = TcpStream::connect(service.tcp()).unwrap();
+        let mut hostile = connect(service.tcp());
         let garbage: Vec<u8> = (0..32_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
         let _ = hostile.write_all(&garbage);
-        // Until it is shown the door.
+        // Until the service ends the connection.
         let _ = hostile.read(&mut [0; 16]);
     }
     let dropped = |status: &Value| status["dropped"]["unknown"].as_u64() >= Some(40 * 16);
     service.wait_for(dropped);
-    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
+    here.devices(&service.devices[0], "--count 3 --episodes 4").report();
     let closed = service.wait_for(|status| status["episode"] == 5)["history"].as_array().unwrap().len();
     drop(service);
     let log = fs::read_to_string(here.path().join("log")).unwrap();
@@ -191,13 +184,11 @@ fn log_is_json_and_limited() {
     assert!(rejected.iter().map(|line| line["frames"].as_u64().unwrap()).sum::<u64>() >= 40 * 16);
     assert_eq!(lines.len(), 2 + episodes.len() + rejected.len(), "no other line: {log}");
     assert!(rejected.len() <= closed);
-    // Off is off.
     here.configure("episode-len = 2");
     let output = here.command("serve --config controller.toml --log off").output().unwrap();
-    assert_eq!(String::from_utf8(output.stderr).unwrap().lines().count(), 1, "the reason why it does not start");
+    assert_eq!(String::from_utf8(output.stderr).unwrap().lines().count(), 1, "only the reason for the failed start");
 }
 
-/// One command tells how a run stands: from its service, or from its store.
 #[test]
 fn status_reads_the_service_or_the_store() {
     let here = Fleet::empty("status");
@@ -206,14 +197,14 @@ fn status_reads_the_service_or_the_store() {
     here.refuses("status --dir fleet", 78, "the run has not begun; 3 devices enrolled");
     here.configure("");
     let service = here.serve();
-    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
+    here.devices(&service.devices[0], "--count 3 --episodes 4").report();
     let running = service.wait_for(|status| status["episode"] == 5);
     let status = here.json("status --dir fleet --json");
     assert_eq!(status["service"], format!("http://{}", service.http));
     assert_eq!(status["history"], running["history"]);
     let text = here.stdout("status --dir fleet");
     assert!(text.starts_with("run 1, at http://127.0.0.1:") && text.contains("5 of 68, "), "{text}");
-    // Killed, it leaves its address behind; that may be another run's by now.
+    // A killed service leaves its address behind, which may belong to another run by now.
     let port = service.http.clone();
     drop(service);
     here.stdout("enroll --dir other --dim 4 --count 7");
@@ -231,21 +222,19 @@ fn status_reads_the_service_or_the_store() {
     assert_eq!(stopped["received"]["accepted"], 12);
     let text = here.stdout("status --dir fleet");
     assert!(text.starts_with("run 1, no service is running\n"), "{text}");
-    // And back.
     drop(other);
     here.configure("");
     let service = here.serve();
     assert_eq!(here.json("status --dir fleet --json")["service"], format!("http://{}", service.http));
 }
 
-/// Whoever is asked, and however often it is started again.
 #[test]
 fn completed_run_stays_completed_after_restarts() {
     let here = Fleet::new("over", 2);
     here.configure("steps = 12\nepisode-len = 4");
     let is_over = |status: &Value| status["episode"].is_null() && status["history"].as_array().unwrap().len() == 3;
     let service = here.serve();
-    here.stdout(&format!("device --connect {} --identities fleet/devices --count 2 --episodes 3", service.devices[0]));
+    here.devices(&service.devices[0], "--count 2 --episodes 3").report();
     let over = service.wait_for(is_over);
     drop(service);
     let stopped = here.json("status --dir fleet --json");
@@ -255,7 +244,6 @@ fn completed_run_stays_completed_after_restarts() {
     assert_eq!(here.stored().len(), 6);
 }
 
-/// What is exported is what is stored, in both formats.
 #[test]
 fn exports_equal_the_store_in_both_formats() {
     let here = Fleet::empty("export");
@@ -264,7 +252,7 @@ fn exports_equal_the_store_in_both_formats() {
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();
     here.refuses("export --dir fleet --what releases", 74, "in use by another process; stop its service first");
-    here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 1", service.devices[0]));
+    here.devices(&service.devices[0], "--count 3 --episodes 1").report();
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
     let devices = here.stdout("export --dir fleet --what devices");
@@ -301,7 +289,7 @@ fn exports_equal_the_store_in_both_formats() {
     let mut models: Vec<Value> = models.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let head = models.remove(0);
     assert_eq!((&head["config"]["privacy"], &head["config"]["dim"]), (&"4,0.000001".into(), &2.into()));
-    assert!(head["config"].get("attack").is_none(), "nothing of a simulated world: {head}");
+    assert!(head["config"].get("attack").is_none(), "a setting of simulations: {head}");
     assert_eq!(head["run"], here.json("status --dir fleet --json")["run"]);
     assert_eq!(format!("fedbandit {}", head["version"].as_str().unwrap()), here.stdout("--version").trim());
     let releases: Vec<&ModelEvent> = stored
@@ -316,7 +304,7 @@ fn exports_equal_the_store_in_both_formats() {
         assert_eq!((&model["episode"], &model["rewards"]), (&release.episode.into(), &"clipped".into()));
         assert_eq!(model["beta"].as_f64().unwrap() as f32, release.beta);
     }
-    assert_eq!(fs::read_dir(here.path().join("models")).unwrap().count(), 1, "nothing unfinished is left");
+    assert_eq!(fs::read_dir(here.path().join("models")).unwrap().count(), 1, "a temporary file is left");
 }
 
 #[test]
@@ -374,7 +362,7 @@ fn invalid_enrolments_and_settings_are_refused() {
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
 }
 
-/// A configuration that cannot start is named, and changes nothing: more devices can be enrolled.
+/// More devices can be enrolled afterwards.
 #[test]
 fn failed_first_start_leaves_no_trace() {
     let here = Fleet::new("first-start", 2);
@@ -403,7 +391,7 @@ fn failed_first_start_leaves_no_trace() {
     here.refuses("export --dir fleet --what releases", 65, "the run has not begun");
 }
 
-/// A firmware may be compiled for dimensions that virtual devices are not.
+/// Firmware may be compiled for dimensions that virtual devices do not support.
 #[test]
 fn service_accepts_any_dimension() {
     let here = Fleet::empty("dimension");
@@ -415,7 +403,7 @@ fn service_accepts_any_dimension() {
     here.refuses(&device, 2, "is not supported by virtual devices; use one of ");
 }
 
-/// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
+/// A lost master key stops the run. A lost registry and lost identities are generated again.
 #[test]
 fn lost_files_are_reported_or_restored() {
     let here = Fleet::new("lost", 2);
@@ -440,7 +428,7 @@ fn lost_files_are_reported_or_restored() {
     drop(here.serve());
 }
 
-/// The device that was written in Python from docs/wire.md, in both modes, beside virtual ones.
+/// Plain and sealed, beside virtual devices.
 #[test]
 fn python_devices_learn_with_virtual_ones() {
     let here = Fleet::new("python", 2);
@@ -452,27 +440,14 @@ fn python_devices_learn_with_virtual_ones() {
         let identity = format!("fleet/devices/agent-{agent}.blob");
         let mut command = Command::new("python3");
         command.current_dir(here.path()).arg(script).args(["--connect", service.tcp(), "--identity", &identity]);
-        command
-            .args(["--episodes", "5"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("python3 is there")
+        Process::spawn(command.args(["--episodes", "5"]))
     };
-    let pythons = [python(1), python(3)];
-    let virtual_device = |agent: u32| {
-        let arguments = "--identities fleet/devices --count 1 --episodes 5 --patience 60000";
-        let arguments = format!("device --connect {} --first {agent} {arguments}", service.devices[0]);
-        here.command(&arguments).stdout(Stdio::piped()).spawn().unwrap()
-    };
-    for device in [virtual_device(2), virtual_device(4)] {
-        let output = device.wait_with_output().unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["acknowledged"], 5);
+    let pythons = [1, 3].map(python);
+    let virtual_device = |agent: u32| here.devices(&service.devices[0], &format!("--first {agent} --episodes 5"));
+    for device in [2, 4].map(virtual_device) {
+        assert_eq!(device.report()["acknowledged"], 5);
     }
-    for python in pythons {
-        let output = python.wait_with_output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
+    pythons.into_iter().for_each(|python| drop(python.output()));
     let status = service.wait_for(|status| status["episode"] == 6);
     assert_eq!((&status["missing_in_last_episode"], &status["faults"]), (&0.into(), &serde_json::json!({})));
 }

@@ -1,5 +1,5 @@
-//! Four in ten of the enrolled devices run every attack and every abuse of the protocol at once, against the real program.
-//! With `FEDBANDIT_SECONDS`, for at least so long.
+//! Four in ten of the enrolled devices run every attack and every abuse of the protocol at once against the service.
+//! `FEDBANDIT_SECONDS` sets a minimum duration.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::broker::{ANYBODY, Broker};
+use crate::process::wait_until;
 use crate::test_fleet::Fleet;
 use fedbandit::config::RunConfig;
 use fedbandit::simulation::virtual_device;
@@ -26,20 +27,17 @@ const FRAME: usize = max_frame_len(D);
 const HONEST: u32 = 24;
 const HOSTILE: u32 = 16;
 const EPISODE_LEN: u32 = 64;
-/// Episodes that the honest devices live through before they start anew: if there is no time to fill, and else.
+/// Episodes of the honest devices between two starts: without a minimum duration, and with one.
 const EPISODES: (u32, u32) = (20, 100);
-/// What the service may have in memory, in kilobytes.
+/// Limit of the resident memory of the service, in kilobytes.
 const MEMORY: u64 = 96 << 10;
-/// Lines that it may log: in an episode, and beside.
+/// Limits of the log: lines per episode, and lines beside.
 const LINES: (usize, usize) = (4, 20);
-/// By how much the hostile devices come first.
-const HEAD_START: Duration = Duration::from_secs(4);
-/// Connections that each hostile device holds open and feeds byte by byte.
+/// Connections that a hostile device holds open and feeds byte by byte.
 const DRIBBLING: usize = 12;
 
-/// What each hostile device does for as long as it lives, in turn by episode. Sums are for ever, so those who share a
-/// device are of one kind: some add nothing, some pull as hard as they can. `asymmetric` is not here: a frame has one
-/// triangle of U.
+/// Attacks of each hostile device, in turn by episode. Summaries accumulate, so the attacks of one device are alike: some
+/// add nothing, others pull as hard as possible. `asymmetric` is missing, because a frame has only one triangle of U.
 const ATTACKS: [&[Attack]; HOSTILE as usize] = [
     &[Attack::Zero, Attack::NonFinite, Attack::NonPsd, Attack::Silent],
     &[Attack::Huge, Attack::Collude, Attack::Intermittent],
@@ -59,18 +57,18 @@ const ATTACKS: [&[Attack]; HOSTILE as usize] = [
     &[Attack::OptimalSleeper],
 ];
 
-/// An attack, and its summary if there was one.
-type Said = (Attack, Option<Vec<f32>>);
+/// An attack, and its summary unless it was silent.
+type Lie = (Attack, Option<Vec<f32>>);
 
-/// What the hostile devices share.
+/// State that the hostile devices share.
 struct Gang {
     address: String,
     broker: u16,
     stop: AtomicBool,
-    /// The episode in which sleepers wake.
+    /// Episode in which sleepers wake.
     awake: u32,
-    /// What was said by (agent, episode).
-    lies: Mutex<BTreeMap<(u32, u32), Said>>,
+    /// Lies by (agent, episode).
+    lies: Mutex<BTreeMap<(u32, u32), Lie>>,
     abuses: [AtomicU64; ABUSES.len()],
 }
 
@@ -107,13 +105,13 @@ impl Gang {
     }
 }
 
-/// A hostile device that takes part.
+/// A hostile device that takes part and lies.
 struct Liar<'a> {
     gang: &'a Gang,
     identity: &'a Identity,
-    /// By turn.
+    /// Attacks, in turn by episode.
     colluders: Vec<(Attack, Colluders)>,
-    /// Its frames for the last episodes.
+    /// Its frames of the last episodes.
     frames: BTreeMap<u32, Vec<Vec<u8>>>,
 }
 
@@ -130,7 +128,7 @@ impl<'a> Liar<'a> {
         Self { gang, identity, colluders, frames: BTreeMap::new() }
     }
 
-    /// Makes up what to say in a model's episode.
+    /// Makes up the frames of a model's episode.
     fn invent(&mut self, frame: &[u8]) {
         let Ok(Message::Model(model)) = self.identity.decode(frame) else { return };
         let episode = model.episode;
@@ -146,12 +144,12 @@ impl<'a> Liar<'a> {
             self.frames.pop_first();
         }
         if !matches!(attack, Attack::Sleeper | Attack::OptimalSleeper) || episode >= self.gang.awake {
-            let said = lies.last().map(|(_, forged)| forged.to_f32());
-            self.gang.lies.lock().unwrap().insert((self.identity.agent, episode), (*attack, said));
+            let lie = lies.last().map(|(_, forged)| forged.to_f32());
+            self.gang.lies.lock().unwrap().insert((self.identity.agent, episode), (*attack, lie));
         }
     }
 
-    /// What it sends for a frame of an honest device; if nothing, that one hears that all is well.
+    /// Replaces a frame of an honest device. If the lie is silence, returns an acknowledgement for the honest device.
     fn instead(&self, frame: &[u8], spoke: &AtomicU32) -> Result<Vec<Vec<u8>>, Vec<u8>> {
         let Ok(Message::Summary(honest)) = self.identity.decode(frame) else { return Ok(vec![frame.to_vec()]) };
         let frames = self.frames.get(&honest.episode).filter(|frames| !frames.is_empty());
@@ -161,7 +159,7 @@ impl<'a> Liar<'a> {
         Ok(frames)
     }
 
-    /// Takes part as a device does, and lies. `spoke` is told of the last episode in which it did.
+    /// Takes part as a device does, and lies. `spoke` is the last episode with a lie.
     fn run(&mut self, spoke: &AtomicU32) {
         let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
         let mut device = virtual_device(self.identity.clone(), None, &config, &Logs::new(), 1).unwrap();
@@ -202,11 +200,11 @@ impl<'a> Liar<'a> {
     }
 }
 
-/// A hostile device's means beside its lies.
+/// A hostile device that abuses the protocol.
 struct Abuser {
     gang: Arc<Gang>,
     identity: Identity,
-    /// The last episode in which it lied.
+    /// Last episode in which the device lied.
     spoke: Arc<AtomicU32>,
     rng: Pcg64,
     /// Its frames of former episodes.
@@ -245,7 +243,7 @@ impl Abuser {
         self.spoke.load(Ordering::Relaxed)
     }
 
-    /// A summary of an episode with small values.
+    /// Encodes a summary with small values.
     fn summary(&mut self, episode: u32) -> Vec<u8> {
         let values: Vec<f32> = (0..packed_len(D) + D).map(|_| (self.rng.next_u32() % 100) as f32 / 100.0).collect();
         summary(&self.identity, episode, &values)
@@ -340,7 +338,7 @@ impl Abuser {
         (0..32).try_for_each(|_| self.gang.connect().map(drop))
     }
 
-    /// Asks for models, and takes none of them.
+    /// Asks for models without reading them.
     fn never_read(&mut self) -> std::io::Result<()> {
         let stream = self.gang.connect()?;
         let hello = stuffed(&encode(&self.identity, &Message::Hello { episode: 1, boot: 1 }));
@@ -355,7 +353,7 @@ impl Abuser {
         self.send(&frames)
     }
 
-    /// Publishes messages, as anybody can whom the broker lets in: by MQTT 3.1.1, without a name.
+    /// Publishes messages as an anonymous client of MQTT 3.1.1.
     fn publish(&self, messages: &[(String, Vec<u8>)]) -> std::io::Result<()> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.gang.broker))?;
         stream.write_all(b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0")?;
@@ -396,7 +394,7 @@ impl Abuser {
     fn run(&mut self) {
         while self.gang.runs() {
             let which = self.rng.next_u32() as usize % ABUSES.len();
-            // That the service ends the connection is what is to be expected.
+            // The service is expected to end the connection.
             let _ = ABUSES[which].1(self);
             self.gang.abuses[which].fetch_add(1, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(u64::from(self.rng.next_u32() % 40)));
@@ -404,7 +402,7 @@ impl Abuser {
     }
 }
 
-/// What a process has in memory, in kilobytes.
+/// Returns the resident memory of a process, in kilobytes.
 fn memory(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -417,29 +415,29 @@ fn hostile_devices_do_not_keep_others_from_learning() {
     let episodes = if time == 0 { EPISODES.0 } else { EPISODES.1 };
     let fleet = Fleet::new("hostile", HONEST + HOSTILE);
     let broker = Broker::start(&fleet, ANYBODY);
-    // More than there is time for.
+    // More than the test can use.
     let steps = EPISODE_LEN * (10 * time as u32 + 1000);
     fleet.configure(&format!(
         "mqtt = \"{}\"\ndeadline = 1\nsteps = {steps}\nfirst-episode = {EPISODE_LEN}",
         broker.url()
     ));
     let mut service = fleet.serve_and_log("info", Stdio::piped());
-    let log = BufReader::new(service.process.0.stderr.take().unwrap());
+    let log = service.process.0.stderr.take().unwrap();
     let lines = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&lines);
-    thread::spawn(move || log.lines().for_each(|_| _ = counted.fetch_add(1, Ordering::Relaxed)));
+    thread::spawn(move || BufReader::new(log).lines().for_each(|_| _ = counted.fetch_add(1, Ordering::Relaxed)));
 
     let gang = Arc::new(Gang {
         address: service.tcp().into(),
         broker: broker.port,
         stop: AtomicBool::new(false),
-        // An episode takes a second at the most.
+        // An episode takes about a second.
         awake: episodes.max(time as u32) / 2 + 1,
         lies: Mutex::default(),
         abuses: [const { AtomicU64::new(0) }; ABUSES.len()],
     });
     let began = Instant::now();
-    let (mut samples, mut lives) = (Vec::new(), Vec::new());
+    let (mut samples, mut reports) = (Vec::new(), Vec::new());
     thread::scope(|scope| {
         for agent in HONEST + 1..=HONEST + HOSTILE {
             let (gang, identity, spoke) = (Arc::clone(&gang), fleet.identity(agent), Arc::new(AtomicU32::new(1)));
@@ -451,37 +449,37 @@ fn hostile_devices_do_not_keep_others_from_learning() {
                 Abuser { gang, identity: abuser, spoke: heard, rng, recorded, dribbling }.run();
             });
         }
-        // What they can fill, they fill before the honest ones come.
-        thread::sleep(HEAD_START);
-        let arguments = format!("--count {HONEST} --episodes {episodes} --patience 60000");
-        while lives.is_empty() || began.elapsed().as_secs() < time {
+        // The hostile devices come first, so that they can fill what can be filled.
+        wait_until("every abuse", || gang.abuses.iter().all(|count| count.load(Ordering::Relaxed) > 100));
+        let arguments = format!("--count {HONEST} --episodes {episodes}");
+        while reports.is_empty() || began.elapsed().as_secs() < time {
             let mut honest = fleet.devices(&service.devices[0], &arguments);
-            while honest.0.try_wait().unwrap().is_none() {
+            while !honest.0.has_ended() {
                 samples.push(memory(service.process.0.id()));
                 thread::sleep(Duration::from_millis(200));
             }
-            lives.push(honest.lives());
+            reports.push(honest.report());
         }
         gang.stop.store(true, Ordering::Relaxed);
     });
     let seconds = began.elapsed().as_secs();
-    let status = service.wait_for(|_| true);
+    let status = service.status();
     let (early, late, most) = (samples[samples.len() / 10], samples[samples.len() - 1], samples.iter().max().unwrap());
     let (lines, closed) = (lines.load(Ordering::Relaxed), status["episode"].as_u64().unwrap() as usize - 1);
-    let number = |lives: &serde_json::Value, key: &str| lives[key].as_f64().unwrap();
-    let reached = lives.iter().map(|lives| number(lives, "late_mean_worth") / number(lives, "late_mean_best"));
+    let number = |report: &serde_json::Value, key: &str| report[key].as_f64().unwrap();
+    let reached = reports.iter().map(|report| number(report, "late_mean_worth") / number(report, "late_mean_best"));
     let reached = reached.fold(f64::INFINITY, f64::min);
-    let acknowledged: u64 = lives.iter().map(|lives| lives["acknowledged"].as_u64().unwrap()).sum();
-    let sent = u64::from(HONEST * episodes) * lives.len() as u64;
+    let acknowledged: u64 = reports.iter().map(|report| report["acknowledged"].as_u64().unwrap()).sum();
+    let sent = u64::from(HONEST * episodes) * reports.len() as u64;
     drop(service);
-    // What counts is the first that was stored; who is silent has said nothing.
+    // A lie counts if it is stored; silence counts if nothing is.
     let stored = fleet.summaries();
     let bits = |values: &Vec<f32>| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     let mut lies: BTreeMap<Attack, [u64; 2]> = BTreeMap::new();
-    for (at, (attack, said)) in &*gang.lies.lock().unwrap() {
+    for (at, (attack, lie)) in &*gang.lies.lock().unwrap() {
         let [told, counts] = lies.entry(*attack).or_default();
         *told += 1;
-        *counts += u64::from(stored.get(at).map(bits) == said.as_ref().map(bits));
+        *counts += u64::from(stored.get(at).map(bits) == lie.as_ref().map(bits));
     }
 
     println!("| seconds | {seconds} |");
@@ -489,8 +487,8 @@ fn hostile_devices_do_not_keep_others_from_learning() {
     println!("| episodes that the service closed meanwhile | {closed} |");
     println!(
         "| episodes that each honest device lived through, starts | {}, {} |",
-        episodes * lives.len() as u32,
-        lives.len()
+        episodes * reports.len() as u32,
+        reports.len()
     );
     println!("| of their summaries acknowledged | {acknowledged} of {sent} |");
     println!("| what they reached of the best, in the second half after the worst of these starts | {reached:.3} |");
@@ -509,11 +507,11 @@ fn hostile_devices_do_not_keep_others_from_learning() {
     println!("| lines logged, per episode | {:.2} |", lines as f64 / closed as f64);
     eprintln!("{status}");
 
-    assert!(reached >= 0.9, "{lives:?}");
+    assert!(reached >= 0.9, "{reports:?}");
     assert!(acknowledged * 10 >= sent * 9, "{acknowledged} acknowledged of {sent}");
     assert!(2 * late <= 3 * early && *most <= MEMORY, "memory: {early}, {late}, at the most {most} kB");
     assert!(lines <= LINES.0 * closed + LINES.1, "{lines} lines in {closed} episodes");
-    // All that they did was seen for what it is.
+    // Each abuse is counted under its reason.
     for reason in ["length", "unknown", "tag", "type", "version", "too-many"] {
         assert!(status["dropped"][reason].as_u64() > Some(0), "{reason}: {status}");
     }

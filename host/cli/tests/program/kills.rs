@@ -1,4 +1,4 @@
-//! The real program, its broker and its devices' processes, killed again and again. `FEDBANDIT_KILLS` says how often.
+//! Service, broker and devices are killed again and again: `FEDBANDIT_KILLS` times, by default 100.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -15,26 +15,26 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 const KILLS: u32 = 100;
-/// The agents of each process; the last two of six are sealed, and the middle two come by TCP.
+/// First agent and number of agents of each process. Agents 3 and 4 use TCP; 5 and 6 are sealed.
 const PROCESSES: [(u32, u32); 4] = [(1, 1), (2, 1), (3, 2), (5, 2)];
 const BY_TCP: [u32; 2] = [3, 4];
 const AGENTS: u32 = 6;
-/// How many episodes later all must be back.
+/// Episodes after the last kill by which all devices must be back.
 const LATER: u64 = 5;
 
-/// What was in the store when it was last read.
+/// Contents of the store when it was last read.
 #[derive(Default)]
 struct Known {
     log: Vec<Vec<u8>>,
     summaries: BTreeSet<(u32, u32)>,
     releases: u32,
-    looks: u32,
+    reads: u32,
 }
 
 impl Known {
-    /// Reads the store, which nobody has open: what was there is still there and the same, what is new came from a device and
-    /// is there once, and so is all that was acknowledged.
-    fn look(&mut self, fleet: &Fleet, tap: &Tap) {
+    /// Reads the store of a killed service. Earlier events must be unchanged, new ones must come from a device and be
+    /// distinct, and every acknowledged summary must be stored.
+    fn check(&mut self, fleet: &Fleet, tap: &Tap) {
         let store = File::open(&fleet.path().join("fleet/run.redb")).unwrap();
         let seen = tap.seen();
         let mut at = 0;
@@ -45,15 +45,18 @@ impl Known {
                     match Event::from_bytes(bytes, 4).expect("an event") {
                         Event::Summary(SummaryEvent { agent: AgentId(agent), episode, gram, feature_sum, .. }) => {
                             let (key, values) = ((agent, episode), [gram, feature_sum].concat());
-                            assert!(self.summaries.insert(key), "{agent} counts twice in {episode}");
+                            assert!(self.summaries.insert(key), "two summaries of agent {agent}, episode {episode}");
                             let came = seen.summaries.get(&key).is_some_and(|came| came.contains(&values));
-                            assert!(came || BY_TCP.contains(&agent), "{agent} never sent this for {episode}");
+                            assert!(
+                                came || BY_TCP.contains(&agent),
+                                "agent {agent} never sent this summary of episode {episode}"
+                            );
                         }
                         Event::Model(release) => {
                             self.releases += 1;
                             assert_eq!(release.episode, self.releases, "one release per episode");
                         }
-                        Event::End => panic!("there are more episodes than time"),
+                        Event::End => panic!("the run is over"),
                     }
                     self.log.push(bytes.to_vec());
                 }
@@ -61,10 +64,10 @@ impl Known {
             at += 1;
         };
         store.replay(&mut each).unwrap();
-        assert_eq!(at, self.log.len(), "events are gone");
+        assert_eq!(at, self.log.len(), "events are lost");
         let lost: Vec<_> = seen.acknowledged.difference(&self.summaries).collect();
-        assert!(lost.is_empty(), "acknowledged, and not there: {lost:?}");
-        self.looks += 1;
+        assert!(lost.is_empty(), "acknowledged but not stored: {lost:?}");
+        self.reads += 1;
     }
 }
 
@@ -77,10 +80,10 @@ fn kills_lose_nothing_and_count_nothing_twice() {
     assert!(sealed.status.success(), "{sealed:?}");
     let mut broker = Broker::start(&fleet, ANYBODY);
     let tap = Tap::start(broker.port, (1..=AGENTS).map(|agent| fleet.blob(agent)));
-    // It must come back to where its devices look for it.
+    // The devices expect the restarted service on the same port.
     let port = free_port();
     let mqtt = format!("mqtt = \"mqtt://127.0.0.1:{}\"\n", tap.port);
-    fleet.configure_at(port, &(mqtt + "deadline = 1\nsteps = 4000000\nepisode-len = 4"));
+    fleet.configure_at(port, &(mqtt + "deadline = 5\nsteps = 4000000\nepisode-len = 4"));
     let live = |(first, count): (u32, u32), broker: &Broker<'_>| {
         let connect = if BY_TCP.contains(&first) { format!("tcp://127.0.0.1:{port}") } else { broker.url() };
         fleet.devices(&connect, &format!("--first {first} --count {count} --episodes 1000000 --patience 500"))
@@ -91,14 +94,14 @@ fn kills_lose_nothing_and_count_nothing_twice() {
     let mut rng = Pcg64::seed_from_u64(8);
     let mut killed: BTreeMap<&str, u32> = BTreeMap::new();
     for _ in 0..kills {
-        // How far they get differs from run to run; what must hold does not depend on it.
+        // A kill may come at any time: what must hold does not depend on the progress in between.
         thread::sleep(Duration::from_millis(u64::from(rng.next_u32() % 300)));
-        let whom = match rng.next_u32() % 6 {
+        let target = match rng.next_u32() % 6 {
             0 | 1 => {
                 drop(service);
-                // Every other time the service itself is the first to open its store again.
+                // Otherwise the service itself is the first to open its store again.
                 if rng.next_u32() % 2 == 0 {
-                    known.look(&fleet, &tap);
+                    known.check(&fleet, &tap);
                 }
                 service = fleet.serve();
                 "service"
@@ -113,14 +116,13 @@ fn kills_lose_nothing_and_count_nothing_twice() {
                 "devices"
             }
         };
-        *killed.entry(whom).or_default() += 1;
+        *killed.entry(target).or_default() += 1;
     }
-    // Once nobody is killed any more, all go on.
-    let now = service.wait_for(|_| true)["episode"].as_u64().unwrap();
+    let now = service.status()["episode"].as_u64().unwrap();
     service
         .wait_for(|status| status["episode"].as_u64() >= Some(now + LATER) && status["missing_in_last_episode"] == 0);
     drop((service, devices));
-    known.look(&fleet, &tap);
+    known.check(&fleet, &tap);
     let seen = tap.seen();
     assert!(seen.acknowledged.len() > known.releases as usize, "{} acknowledgements", seen.acknowledged.len());
     let rivals = seen.summaries.values().filter(|came| came.len() > 1).count();
@@ -128,7 +130,7 @@ fn kills_lose_nothing_and_count_nothing_twice() {
         ("kills of the service", killed["service"] as usize),
         ("kills of the broker", killed["broker"] as usize),
         ("kills of device processes", killed["devices"] as usize),
-        ("looks into the store in between", known.looks as usize),
+        ("reads of the store in between", known.reads as usize),
         ("episodes", known.releases as usize),
         ("summaries stored, each once", known.summaries.len()),
         ("acknowledged through the broker, and stored", seen.acknowledged.len()),

@@ -9,6 +9,9 @@ mod hostile;
 mod kills;
 mod mqtt;
 mod page;
+#[path = "../../../../tests/src/harness/process.rs"]
+#[expect(unreachable_pub, reason = "shared with the end-to-end tests")]
+mod process;
 mod revocation;
 mod run_directory;
 mod serial;

@@ -1,4 +1,4 @@
-//! The status page in Chromium, on a phone and on a desk, by day and by night. Screenshots stay in `target/tmp`.
+//! The status page in Chromium: phone and desktop, light and dark. Screenshots stay in `target/tmp`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::directory::Directory;
+use crate::process::{LAST_RESORT, wait_until};
 use crate::test_fleet::{Fleet, Service};
 
-/// Goes into the page on its way to the browser. It writes down what goes wrong, and lets the page be loaded, and so be
-/// seen, once an event of the service has changed the episode's number.
+/// Script that is added to the page. It records errors, and completes the loading of the page, and so the screenshot, once
+/// an event of the service has changed the episode.
 const WITNESS: &str = r#"<head><script>
 const root = document.documentElement, note = top.document.documentElement.dataset;
 addEventListener("error", event => { note.problem = event.message; });
@@ -32,7 +32,7 @@ addEventListener("load", () => {
 });
 </script>"#;
 
-/// A service's pages with the witness in them, at the address that is returned.
+/// Serves a service's pages with [`WITNESS`] in them, and returns the address.
 fn witness(service: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -40,7 +40,7 @@ fn witness(service: &str) -> String {
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let (service, go) = (service.clone(), Arc::clone(&go));
-            // A browser that goes away in the middle is no failure.
+            // The browser may close a connection early.
             thread::spawn(move || drop(answer(stream, &service, &go)));
         }
     });
@@ -55,13 +55,10 @@ fn answer(mut stream: TcpStream, service: &str, go: &AtomicBool) -> std::io::Res
     match path.as_str() {
         "/go" => go.store(true, Ordering::Relaxed),
         "/hold" => {
-            let patience = Instant::now() + Duration::from_secs(60);
-            while !go.load(Ordering::Relaxed) && Instant::now() < patience {
-                thread::sleep(Duration::from_millis(5));
-            }
+            wait_until("event in the page", || go.load(Ordering::Relaxed));
         }
         frame if frame.starts_with("/in/") => {
-            // A window has a least width, a frame has none.
+            // A window has a minimum width, a frame has none.
             let body = format!("<iframe src=\"/\" width=\"{}\" height=\"1500\" style=\"border:0\">", &frame[4..]);
             let kind = "Content-Type: text/html\r\nConnection: close";
             return write!(stream, "HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -84,7 +81,7 @@ fn answer(mut stream: TcpStream, service: &str, go: &AtomicBool) -> std::io::Res
     stream.write_all(nothing.as_bytes())
 }
 
-/// The page as a browser of some size has it in the end.
+/// The page as rendered by a browser.
 struct Seen(String);
 
 impl Seen {
@@ -93,49 +90,49 @@ impl Seen {
         let screenshot = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"));
         let _ = fs::remove_file(&screenshot);
         let flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
-                     --disable-component-update --disable-sync --hide-scrollbars --timeout=60000 --dump-dom";
+                     --disable-component-update --disable-sync --hide-scrollbars --dump-dom";
         let mut chromium = Command::new("chromium");
-        chromium.args(flags.split_whitespace());
+        chromium.args(flags.split_whitespace()).arg(format!("--timeout={}", LAST_RESORT.as_millis()));
         chromium.arg(format!("--user-data-dir={}", profile.0.display()));
         chromium.arg(format!("--window-size={width},{height}"));
         chromium.arg(format!("--blink-settings=preferredColorScheme={}", if dark { 0 } else { 1 }));
         chromium.arg(format!("--screenshot={}", screenshot.display()));
-        let output = chromium.arg(format!("http://{url}")).output().expect("chromium is there");
+        let output = chromium.arg(format!("http://{url}")).output().expect("./ci.sh page installs chromium");
         let seen = Self(String::from_utf8(output.stdout).unwrap());
         assert_eq!(seen.note("problem"), None, "{name}");
         assert_eq!(
             seen.note("width").unwrap(),
             seen.note("scroll").unwrap(),
-            "{name}: nothing is wider than the window"
+            "{name}: the page is wider than the window"
         );
         let [before, after] = ["before", "after"].map(|when| seen.note(when).unwrap().parse::<u32>().unwrap());
-        assert!(before >= 1 && after > before, "{name}: it comes with numbers, and events change them");
+        assert!(before >= 1 && after > before, "{name}: events do not change the episode: {before}, {after}");
         let png = fs::read(&screenshot).unwrap();
         assert_eq!((&png[..8], &png[16..20]), (&b"\x89PNG\r\n\x1a\n"[..], &width.to_be_bytes()[..]));
-        // A blank page of this size is less than a tenth of that.
+        // A blank page of this size has less than a tenth of that.
         assert!(png.len() > 20_000, "{name}: {} bytes", png.len());
         seen
     }
 
-    /// What the witness wrote down.
+    /// Returns a value that [`WITNESS`] recorded.
     fn note(&self, name: &str) -> Option<&str> {
         let rest = self.0.split_once(&format!("data-{name}=\""))?.1;
         Some(rest.split_once('"')?.0)
     }
 
-    /// The text of an element that has no others in it.
+    /// Returns the text of an element without children.
     fn text(&self, id: &str) -> &str {
         let rest = self.0.split_once(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("no {id}: {}", self.0)).1;
         rest.split_once('>').unwrap().1.split_once('<').unwrap().0
     }
 
-    /// Red, green and blue of the background together.
+    /// Sum of red, green and blue of the background.
     fn brightness(&self) -> u32 {
         let numbers = self.note("background").unwrap().split(|c: char| !c.is_ascii_digit());
         numbers.filter_map(|number| number.parse::<u32>().ok()).take(3).sum()
     }
 
-    /// Whether an element is there, but not to be seen.
+    /// Returns true if an element exists and is hidden.
     fn hides(&self, id: &str) -> bool {
         let tag = self.0.split('<').find(|tag| tag.contains(&format!("id=\"{id}\""))).unwrap();
         tag.split('>').next().unwrap().contains("hidden")
@@ -150,6 +147,7 @@ const DESK: (u32, u32) = (1000, 900);
 fn page_updates_at_every_width_in_light_and_dark() {
     let fleet = Fleet::empty("page");
     let service = Service::start(fleet.command("serve --demo --http 127.0.0.1:0").stderr(Stdio::null()));
+    service.wait_for(|status| status["connected"] == 50);
     let address = witness(&service.http);
     for width in [320, 390] {
         let seen = Seen::new(&format!("{address}/in/{width}"), (500, 1500), false, &format!("frame-{width}"));

@@ -1,4 +1,4 @@
-//! A way between the service and its broker on which somebody reads along.
+//! A proxy between the service and its broker that records frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -13,19 +13,19 @@ pub(crate) struct Tap {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What went by.
+/// Recorded frames.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// What came for the service, by agent and episode: U packed, then u. Known before the service has it.
+    /// Summaries for the service, by agent and episode: U packed, then u. Recorded before they are passed on.
     pub(crate) summaries: BTreeMap<(u32, u32), Vec<Vec<f32>>>,
-    /// What the service acknowledged.
+    /// Acknowledgements of the service.
     pub(crate) acknowledged: BTreeSet<(u32, u32)>,
     /// The controller's and the device's channel, by agent.
     channels: BTreeMap<u32, [Channel; 2]>,
 }
 
 impl Tap {
-    /// Between whoever connects and a broker, for the devices of some identities.
+    /// Starts a proxy to a broker, for the devices of some identities.
     pub(crate) fn start(broker: u16, blobs: impl Iterator<Item = [u8; Identity::BLOB_LEN]>) -> Self {
         let channels = |blob| {
             if let Some(identity) = Identity::from_blob(&blob) {
@@ -60,7 +60,7 @@ impl Tap {
     }
 }
 
-/// Passes bytes on until either side ends; what is in them is noted first.
+/// Passes bytes on until either side ends, and records their frames first.
 fn pass(mut from: TcpStream, mut to: TcpStream, seen: &Mutex<Seen>, from_service: bool) {
     let mut buffer = [0; 4096];
     let mut packets = Vec::new();
@@ -100,7 +100,7 @@ impl Seen {
     }
 }
 
-/// The first MQTT packet of some bytes, if it is whole: its first byte, what follows its length, and how long it is in all.
+/// Splits off the first MQTT packet, if it is complete: first byte, content, and total length.
 fn packet(bytes: &[u8]) -> Option<(u8, &[u8], usize)> {
     let (first, rest) = bytes.split_first()?;
     let (length, rest) = number(rest)?;
@@ -108,17 +108,17 @@ fn packet(bytes: &[u8]) -> Option<(u8, &[u8], usize)> {
     Some((*first, packet, bytes.len() - rest.len() + length))
 }
 
-/// The payload of a PUBLISH packet of MQTT 5.
+/// Payload of an MQTT 5 PUBLISH packet.
 fn payload(first: u8, packet: &[u8]) -> Option<&[u8]> {
     let (topic, rest) = packet.split_first_chunk::<2>()?;
     let rest = rest.get(usize::from(u16::from_be_bytes(*topic))..)?;
-    // With a quality of service it has a number.
+    // Only with a quality of service above 0 it has a packet identifier.
     let rest = if first & 0b110 == 0 { rest } else { rest.get(2..)? };
     let (properties, rest) = number(rest)?;
     rest.get(properties..)
 }
 
-/// A number of variable length.
+/// Decodes a number of variable length.
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = bytes.iter().take(4).position(|byte| byte & 0x80 == 0)?;
     let value = bytes[..=end].iter().rev().fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));

@@ -1,29 +1,30 @@
-//! A run in a directory of its own: its service and its devices, from outside.
+//! A run in a directory of its own: its service and its devices as processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use crate::directory::Directory;
+use crate::process::{LAST_RESORT, Process, wait_for};
 use fedbandit::service::event::Event;
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit_core::wire::Identity;
 use serde_json::Value;
 
+/// The directory of a run.
 pub(crate) struct Fleet(Directory);
 
 impl Fleet {
-    /// Nobody is enrolled yet.
+    /// Creates a run without devices.
     pub(crate) fn empty(name: &str) -> Self {
         Self(Directory::new(name))
     }
 
-    /// Enrols devices of dimension 4.
+    /// Creates a run with enrolled devices of dimension 4.
     pub(crate) fn new(name: &str, devices: u32) -> Self {
         let fleet = Self::empty(name);
         fleet.stdout(&format!("enroll --dir fleet --dim 4 --count {devices}"));
@@ -50,7 +51,7 @@ impl Fleet {
         serde_json::from_str(&self.stdout(arguments)).unwrap()
     }
 
-    /// An exit code and a sentence on stderr.
+    /// Asserts that a command fails with an exit code and a sentence on stderr.
     pub(crate) fn refuses(&self, arguments: &str, code: i32, sentence: &str) {
         let output = self.command(arguments).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -62,9 +63,12 @@ impl Fleet {
         self.configure_at(0, more);
     }
 
-    /// With a port for devices, to which the service must come back.
+    /// Configures the service on a fixed port, for tests that restart it. Without a deadline among `more`, an episode
+    /// ends when all devices have reported, however slow the machine is.
     pub(crate) fn configure_at(&self, port: u16, more: &str) {
-        let settings = format!("dir = \"fleet\"\nlisten = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n{more}\n");
+        let deadline = if more.contains("deadline = ") { "" } else { "deadline = 3600\n" };
+        let addresses = format!("listen = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n");
+        let settings = format!("dir = \"fleet\"\n{addresses}{deadline}{more}\n");
         fs::write(self.path().join("controller.toml"), settings).unwrap();
     }
 
@@ -76,10 +80,11 @@ impl Fleet {
         Service::start(self.command(&format!("serve --config controller.toml --log {level}")).stderr(log))
     }
 
-    /// Devices that are waited for with [`lives`].
-    pub(crate) fn devices(&self, connect: &str, arguments: &str) -> Process {
-        let mut command = self.command(&format!("device --identities fleet/devices {arguments}"));
-        Process(command.args(["--connect", connect]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    /// Starts virtual devices. Unless `arguments` has a patience, they wait for each model.
+    pub(crate) fn devices(&self, connect: &str, arguments: &str) -> Devices {
+        let patience = if arguments.contains("--patience") { "" } else { "--patience 3600000" };
+        let mut command = self.command(&format!("device --identities fleet/devices {patience} {arguments}"));
+        Devices(Process::spawn(command.args(["--connect", connect]).stderr(Stdio::piped())))
     }
 
     pub(crate) fn identity(&self, agent: u32) -> Identity {
@@ -90,12 +95,12 @@ impl Fleet {
         fs::read(self.path().join(format!("fleet/devices/agent-{agent}.blob"))).unwrap().try_into().unwrap()
     }
 
-    /// The (agent, episode) of all stored summaries, each of which is there once.
+    /// Returns the (agent, episode) of all stored summaries, which must be distinct.
     pub(crate) fn stored(&self) -> BTreeSet<(u32, u32)> {
         self.summaries().into_keys().collect()
     }
 
-    /// The stored summaries by (agent, episode), each of which is there once: U packed, then u.
+    /// Returns the stored summaries by (agent, episode), which must be distinct: U packed, then u.
     pub(crate) fn summaries(&self) -> BTreeMap<(u32, u32), Vec<f32>> {
         let mut stored = BTreeMap::new();
         let store = File::open(&self.path().join("fleet/run.redb")).unwrap();
@@ -104,7 +109,10 @@ impl Fleet {
                 if let Event::Summary(summary) = Event::from_bytes(bytes, 4).expect("an event") {
                     let (agent, episode) = (summary.agent.0, summary.episode);
                     let values = [summary.gram, summary.feature_sum].concat();
-                    assert!(stored.insert((agent, episode), values).is_none(), "{agent} counts twice in {episode}");
+                    assert!(
+                        stored.insert((agent, episode), values).is_none(),
+                        "two summaries of agent {agent}, episode {episode}"
+                    );
                 }
             })
             .unwrap();
@@ -112,87 +120,64 @@ impl Fleet {
     }
 }
 
-/// Why a program of somebody else's may not start.
-pub(crate) const INSTALLED: &str = "./ci.sh test installs what the tests start";
+/// Processes of virtual devices.
+pub(crate) struct Devices(pub(crate) Process);
 
-/// A process, which goes with the test.
-pub(crate) struct Process(pub(crate) Child);
-
-impl Process {
-    pub(crate) fn spawn(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect(INSTALLED))
+impl Devices {
+    /// Waits for the end of the devices, and returns their report.
+    pub(crate) fn report(self) -> Value {
+        serde_json::from_str(&self.0.output()).unwrap()
     }
 
-    /// What devices lived through.
-    pub(crate) fn lives(mut self) -> Value {
-        let mut text = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert!(self.0.wait().unwrap().success());
-        serde_json::from_str(&text).unwrap()
-    }
-
-    /// The first line on stderr.
+    /// Waits for the first line on stderr.
     pub(crate) fn complaint(mut self) -> String {
-        BufReader::new(self.0.stderr.take().unwrap()).lines().next().unwrap().unwrap()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // SIGKILL.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.stderr().next().unwrap()
     }
 }
 
 /// A running service.
 pub(crate) struct Service {
     pub(crate) process: Process,
-    /// Where devices connect, TCP first.
+    /// URLs for devices, TCP first.
     pub(crate) devices: Vec<String>,
     pub(crate) http: String,
 }
 
 impl Service {
-    /// Waits until it listens.
+    /// Starts a service, and waits until it listens.
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut process = Process::spawn(command);
         let mut devices = Vec::new();
-        for line in BufReader::new(process.0.stdout.take().unwrap()).lines().map(|line| line.unwrap()) {
+        for line in process.stdout() {
             if let Some(http) = line.strip_prefix("status:  http://") {
                 return Self { process, devices, http: http.into() };
             }
             devices.extend(line.strip_prefix("devices: ").map(str::to_owned));
         }
-        panic!("the service ended")
+        panic!("the service ended before it listened")
     }
 
-    /// The address of its first way for devices.
+    /// Address for devices on TCP.
     pub(crate) fn tcp(&self) -> &str {
         self.devices[0].strip_prefix("tcp://").unwrap()
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.http).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut stream = connect(&self.http);
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     }
 
-    /// The first status of which something is true; it is renewed several times a second.
-    pub(crate) fn wait_for(&self, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        loop {
-            let answer = self.get("/status.json");
-            let status: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-            if holds(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{status}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    pub(crate) fn status(&self) -> Value {
+        let answer = self.get("/status.json");
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+
+    /// Waits for a status that satisfies a condition, and returns it.
+    pub(crate) fn wait_for(&self, condition: impl Fn(&Value) -> bool) -> Value {
+        wait_for("status that satisfies the condition", || Some(self.status()).filter(|status| condition(status)))
     }
 
     pub(crate) fn wait_for_episode(&self, episode: u64) {
@@ -200,16 +185,14 @@ impl Service {
     }
 }
 
-/// A port that is free now.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// Connects to an address of the service.
+pub(crate) fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LAST_RESORT)).unwrap();
+    stream
 }
 
-/// Waits until something is there.
-pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Finds a free port.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -23,7 +23,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         name: "demonstration",
         title: "What `fedbandit simulate` shows",
         statement: "100 agents, 30 of which collude, once with each of four aggregators, three times.",
-        grid: include_str!("../../claims/demonstration.toml"),
+        grid: include_str!("../../../claims/demonstration.toml"),
         checks: |_| Vec::new(),
         table: setting_table,
     },
@@ -33,7 +33,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         statement: "100 agents, d = 8, T = 4096, L = 64, Gaussian rewards with R = 0.5. Regret relative to uniformly random \
                     choices, mean over five seeds [least, most], and over the second half of the steps. On `skew` and \
                     `fixed-arms`, where some directions are rarely explored, the paper's rule does worse.",
-        grid: include_str!("../../claims/robust.toml"),
+        grid: include_str!("../../../claims/robust.toml"),
         checks: robust_checks,
         table: attack_table,
     },
@@ -41,7 +41,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         name: "mean",
         title: "The mean fails",
         statement: "One agent in ten is enough. Regret relative to random; 2 is what always choosing against θ* would give.",
-        grid: include_str!("../../claims/mean.toml"),
+        grid: include_str!("../../../claims/mean.toml"),
         checks: |records| {
             let worst = |attack| least(records, |r| r.outcome.aggregator == "mean" && r.outcome.attack == attack);
             vec![
@@ -56,7 +56,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         title: "Breakdown at one half",
         statement: "The attack `adaptive` tries messages against the rule that is running. All rules are set up for a corruption \
                     of 0.3.",
-        grid: include_str!("../../claims/breakdown.toml"),
+        grid: include_str!("../../../claims/breakdown.toml"),
         checks: |records| {
             let at = |share| most(records, |r| r.outcome.aggregator == "geometric-median" && r.config.corrupt == share);
             vec![
@@ -71,7 +71,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         title: "Sublinear regret, O(√T) communication",
         statement: "20 agents, 6 of them `adaptive`, L = √T. The regret per honest agent is without the first episode, in which \
                     nothing is known. Slopes are of logarithms, between the first and the last horizon.",
-        grid: include_str!("../../claims/horizon.toml"),
+        grid: include_str!("../../../claims/horizon.toml"),
         checks: |records| {
             let slope = |aggregator: &str, value: fn(&Record) -> f64| slope(records, aggregator, value);
             vec![
@@ -95,7 +95,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         title: "Without communication, regret is linear (Proposition 1)",
         statement: "40 agents; 12 of them get rewards of −θ* in half of their steps. Regret of these over the other half of \
                     their steps, relative to random: who learns alone cannot tell which steps are attacked.",
-        grid: include_str!("../../claims/solo.toml"),
+        grid: include_str!("../../../claims/solo.toml"),
         checks: |records| {
             let attacked = |r: &Record| r.outcome.attacked_total.unwrap_or(f64::NAN);
             let of = |name| records.iter().filter(move |r| r.outcome.aggregator == name).map(attacked);
@@ -110,7 +110,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         name: "communication",
         title: "Rare communication costs little",
         statement: "40 agents, 12 of them `adaptive`, 16,384 steps. The first episodes grow from 4 steps to L.",
-        grid: include_str!("../../claims/communication.toml"),
+        grid: include_str!("../../../claims/communication.toml"),
         checks: |_| Vec::new(),
         table: setting_table,
     },
@@ -119,7 +119,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         title: "The price of privacy",
         statement: "100 agents, d = 4, 512 episodes of 8 steps, ±1 rewards, ν = 10⁻⁶. What is protected is one message: 8 steps \
                     of one agent. Late regret relative to random. The oracle's noise is that of single agents, too.",
-        grid: include_str!("../../claims/privacy.toml"),
+        grid: include_str!("../../../claims/privacy.toml"),
         checks: |records| {
             let at = |r: &Record| {
                 let tree = r.config.run.mechanism.to_string() == "tree" && r.config.corrupt == 0.0;
@@ -135,7 +135,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         title: "The median of means against the median",
         statement: "The corruption is known. The paper's P = 3N₁ groups raise the corrupted share to up to a third, which costs more \
                     than the means gain; with privacy, whose noise a group's sum needs only once, groups win.",
-        grid: include_str!("../../claims/means.toml"),
+        grid: include_str!("../../../claims/means.toml"),
         checks: |_| Vec::new(),
         table: setting_table,
     },
@@ -144,7 +144,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         title: "The theorems' constants hardly learn",
         statement: "20 agents, no attack, σ = √2, δ = 0.1, L of Theorem 1. With the constants of Theorem 1 the widths are so large that \
                     choices are almost random within any reasonable time; the calibrated schedule is a heuristic.",
-        grid: include_str!("../../claims/theorem.toml"),
+        grid: include_str!("../../../claims/theorem.toml"),
         checks: |_| Vec::new(),
         table: theorem_table,
     },
@@ -156,7 +156,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
                     honest agents alone, with the same width; of the paper's rules, to the mean of honest agents. A bold total is the \
                     least of those under the same attack. a is the corruption that the rule is designed for, 0.3 where nothing is said: at 45 % \
                     that is too little.",
-        grid: include_str!("../../claims/whitened.toml"),
+        grid: include_str!("../../../claims/whitened.toml"),
         checks: whitened_checks,
         table: whitened_table,
     },
@@ -166,7 +166,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         statement: "2d episodes of 4 steps before lengths grow, against lengths that grow at once, and against 64 steps all the time. The \
                     first is to be no worse than the better of the others. With equal episodes everybody pays for 64 steps of \
                     ignorance, and the ratio to the oracle is close to 1 for that reason.",
-        grid: include_str!("../../claims/start.toml"),
+        grid: include_str!("../../../claims/start.toml"),
         checks: start_checks,
         table: whitened_table,
     },
@@ -175,7 +175,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         title: "`whitened-filter` with other dimensions, fleets, parameters and rewards",
         statement: "30 % of the agents are `optimal`, or 45 % where a = 0.45. `unequal` agents explore different directions, which is against the paper's assumption \
                     of a small σ: nobody tells a liar from an agent that has seen something else, and every rule loses much.",
-        grid: include_str!("../../claims/sizes.toml"),
+        grid: include_str!("../../../claims/sizes.toml"),
         checks: |records| {
             let unequal = widest(records, |config| config.environment == Environment::Unequal);
             let unequal = Check::new("whitened filter, unequal agents, largest width ratio", unequal, AtMost(1.0));
@@ -187,7 +187,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         name: "slope",
         title: "The horizon under `optimal`",
         statement: "20 agents, 6 of them `optimal`, L = √T. Slopes are of the logarithm of regret, between the first and the last horizon.",
-        grid: include_str!("../../claims/slope.toml"),
+        grid: include_str!("../../../claims/slope.toml"),
         checks: |records| {
             let slope = |aggregator: &str, environment: &str| {
                 let of: Vec<Record> =
@@ -211,7 +211,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         statement: "The setting of the price of privacy. All that the rule does is post-processing of what is released; nobody is dropped. \
                     The noise of privacy is the same in all directions, and there is little to \
                     whiten: the paper's rules with the calibrated width do better here.",
-        grid: include_str!("../../claims/whitened-privacy.toml"),
+        grid: include_str!("../../../claims/whitened-privacy.toml"),
         checks: |records| vec![width_check(records)],
         table: setting_table,
     },

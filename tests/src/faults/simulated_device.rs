@@ -6,7 +6,7 @@ use fedbandit_core::{Action, Agent, Prior, Rewards, packed_len};
 
 use super::oracle::Values;
 use super::{D, FRAME};
-use crate::chance::Chance;
+use crate::harness::test_rng::TestRng;
 
 /// Summaries that wait for an acknowledgement at the most.
 const WAITING: usize = 4;
@@ -44,7 +44,7 @@ pub struct Device {
     pace: u64,
     since: u64,
     joined: bool,
-    chance: Chance,
+    rng: TestRng,
     /// Encodes hostile frames.
     hostile: Channel,
     /// Boot counter of the last sealed channel for hostile frames, counted down from `u32::MAX`, far from the session's.
@@ -73,7 +73,7 @@ fn new_session(identity: &Identity, sealed: bool, boot: u32) -> Session<FRAME, W
 
 impl Device {
     /// A device that starts now.
-    pub fn new(identity: Identity, sealed: bool, role: Role, mut chance: Chance, now: u64) -> Self {
+    pub fn new(identity: Identity, sealed: bool, role: Role, mut rng: TestRng, now: u64) -> Self {
         Self {
             agent: new_agent(),
             session: new_session(&identity, sealed, 1),
@@ -86,10 +86,10 @@ impl Device {
             started: now,
             ahead: 0,
             next_step: 0,
-            pace: chance.within(10, 400),
+            pace: rng.within(10, 400),
             since: 0,
             joined: false,
-            chance,
+            rng,
             overheard: Vec::new(),
             decoder: cobs::Decoder::new(),
         }
@@ -113,15 +113,15 @@ impl Device {
             self.step(clock, made);
         }
         let mut frame = [0; FRAME];
-        let length = self.session.poll(self.agent.episode(), clock, self.chance.generator(), &mut frame)?;
+        let length = self.session.poll(self.agent.episode(), clock, self.rng.generator(), &mut frame)?;
         Some(frame[..length].to_vec())
     }
 
     fn step(&mut self, clock: u64, made: &mut Vec<Made>) {
-        let mut action = || Action::<D>::from_fn(|_, _| self.chance.signed_unit() * 0.7);
+        let mut action = || Action::<D>::from_fn(|_, _| self.rng.signed_unit() * 0.7);
         let arms = [action(), action(), action()];
         if let Ok(choice) = self.agent.select(&arms) {
-            let reward = if self.chance.per_mille(500) { 1.0 } else { -1.0 };
+            let reward = if self.rng.per_mille(500) { 1.0 } else { -1.0 };
             let _ = self.agent.record(&arms[choice.index], reward);
         }
         if self.agent.steps() >= self.agent.episode_len() {
@@ -169,39 +169,39 @@ impl Device {
         if self.overheard.len() < 64 {
             self.overheard.push(frame.to_vec());
         } else {
-            let place = self.chance.below(64) as usize;
+            let place = self.rng.below(64) as usize;
             self.overheard[place] = frame.to_vec();
         }
     }
 
     /// A frame that nobody should send, and how often it is sent.
     pub fn abuse(&mut self, episode: u32, agents: u32, made: &mut Vec<Made>) -> (Vec<u8>, u64) {
-        let kind = self.chance.below(12);
-        let times = if self.chance.per_mille(50) { 40 } else { 1 };
+        let kind = self.rng.below(12);
+        let times = if self.rng.per_mille(50) { 40 } else { 1 };
         let frame = match kind {
-            0 => (0..self.chance.below(120)).map(|_| self.chance.below(256) as u8).collect(),
+            0 => (0..self.rng.below(120)).map(|_| self.rng.below(256) as u8).collect(),
             1..=4 => self.summary(episode, made),
             5 => self.of_another_dimension(episode),
             6 => {
                 // Somebody else's name under its own key.
-                let agent = self.chance.within(1, u64::from(agents)) as u32;
+                let agent = self.rng.within(1, u64::from(agents)) as u32;
                 if agent == self.identity.agent { self.summary(episode, made) } else { self.forgery(agent, episode) }
             }
-            7 | 8 if !self.overheard.is_empty() => self.chance.pick(&self.overheard).clone(),
+            7 | 8 if !self.overheard.is_empty() => self.rng.pick(&self.overheard).clone(),
             9 if !self.overheard.is_empty() => {
-                let mut frame = self.chance.pick(&self.overheard).clone();
-                let place = self.chance.below(frame.len() as u64) as usize;
-                frame[place] ^= 1 << self.chance.below(8);
+                let mut frame = self.rng.pick(&self.overheard).clone();
+                let place = self.rng.below(frame.len() as u64) as usize;
+                frame[place] ^= 1 << self.rng.below(8);
                 frame
             }
             10 => {
                 let mut frame = self.encode(&Message::Hello { episode, boot: 7 });
-                let length = self.chance.below(frame.len() as u64 + 8) as usize;
+                let length = self.rng.below(frame.len() as u64 + 8) as usize;
                 frame.resize(length, 0);
                 frame
             }
             _ => {
-                let message = match self.chance.below(3) {
+                let message = match self.rng.below(3) {
                     0 => Message::Ack { episode },
                     1 => Message::Heartbeat { episode },
                     _ => Message::Hello { episode, boot: 9 },
@@ -220,19 +220,19 @@ impl Device {
     }
 
     fn numbers(&mut self, count: usize) -> Vec<f32> {
-        let number = |chance: &mut Chance| match chance.below(12) {
+        let number = |rng: &mut TestRng| match rng.below(12) {
             0 => f32::NAN,
             1 => f32::INFINITY,
             2 => 3e38,
             3 => -1e30,
-            _ => chance.signed_unit() * 2.0,
+            _ => rng.signed_unit() * 2.0,
         };
-        let honest_looking = self.chance.per_mille(500);
-        (0..count).map(|_| if honest_looking { 0.25 } else { number(&mut self.chance) }).collect()
+        let honest_looking = self.rng.per_mille(500);
+        (0..count).map(|_| if honest_looking { 0.25 } else { number(&mut self.rng) }).collect()
     }
 
     fn some_episode(&mut self, episode: u32) -> u32 {
-        match self.chance.below(8) {
+        match self.rng.below(8) {
             0 => 0,
             1 => u32::MAX,
             2 => episode + 1,
@@ -246,7 +246,7 @@ impl Device {
     fn summary(&mut self, episode: u32, made: &mut Vec<Made>) -> Vec<u8> {
         let episode = self.some_episode(episode);
         let values = self.numbers(packed_len(D) + D + 2);
-        let steps = self.chance.below(100) as u32;
+        let steps = self.rng.below(100) as u32;
         let (reward_sum, values) = (values[0], &values[2..]);
         let (gram, feature_sum) = values.split_at(packed_len(D));
         let numbers = [steps, reward_sum.to_bits()].into_iter().chain(values.iter().map(|value| value.to_bits()));
@@ -256,7 +256,7 @@ impl Device {
     }
 
     fn of_another_dimension(&mut self, episode: u32) -> Vec<u8> {
-        let other = [1, D + 1][self.chance.below(2) as usize];
+        let other = [1, D + 1][self.rng.below(2) as usize];
         let values = self.numbers(packed_len(other) + other);
         let (gram, feature_sum) = values.split_at(packed_len(other));
         let (gram, feature_sum) = (gram.into(), feature_sum.into());

@@ -2,6 +2,7 @@
 
 mod checks;
 mod claims;
+mod compare;
 mod tables;
 
 use std::fmt::Write;
@@ -12,8 +13,29 @@ use fedbandit::VERSION;
 use fedbandit::simulation::report::{self, Record};
 use fedbandit::simulation::{Experiment, Logs, Outcome, run_all};
 
+use super::run_command;
+use crate::harness::repository;
 use checks::Check;
 use claims::{CLAIMS, Claim};
+
+/// Measures all claims, and compares docs/simulation.md and its figures with the result. With `write`, replaces them and
+/// the output of `simulate` in README.md.
+///
+/// # Errors
+/// The documentation differs from the result, or a claim misses its limit.
+pub fn run(write: bool) -> Result<String, String> {
+    let [docs, scratch] = ["docs", "target/claims"].map(|directory| repository().join(directory));
+    fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
+    if write {
+        run_command("cargo", &["build", "--locked", "--release", "-p", "fedbandit-cli"])?;
+        compare::update_readme(&repository().join("target/release/fedbandit"), &scratch)?;
+        return measure(&docs, &[]);
+    }
+    // The page states missed limits, and is compared all the same.
+    let measured = measure(&scratch, &[]);
+    compare::compare(&docs, &scratch)?;
+    measured
+}
 
 /// Measures claims, all of them if no name is given, and writes simulation.md and its figures into a directory.
 ///
@@ -21,7 +43,7 @@ use claims::{CLAIMS, Claim};
 ///
 /// # Errors
 /// A name is unknown, a file cannot be written, or a limit is missed; the text lists every check.
-pub fn run(out: &Path, names: &[&str]) -> Result<String, String> {
+pub fn measure(out: &Path, names: &[&str]) -> Result<String, String> {
     if let Some(unknown) = names.iter().find(|name| CLAIMS.iter().all(|claim| claim.name != **name)) {
         let known: Vec<_> = CLAIMS.iter().map(|claim| claim.name).collect();
         return Err(format!("unknown claim '{unknown}'; expected one of {}", known.join(", ")));
@@ -30,7 +52,7 @@ pub fn run(out: &Path, names: &[&str]) -> Result<String, String> {
     let (mut lines, mut missed) = (String::new(), false);
     for claim in CLAIMS.iter().filter(|claim| names.is_empty() || names.contains(&claim.name)) {
         eprintln!("{}: {}", claim.name, claim.title);
-        let records = measure(claim)?;
+        let records = simulate(claim)?;
         let checks = (claim.checks)(&records);
         let _ = writeln!(lines, "{}: {}", claim.name, claim.title);
         for check in &checks {
@@ -43,7 +65,7 @@ pub fn run(out: &Path, names: &[&str]) -> Result<String, String> {
     if missed { Err(format!("{lines}\na limit is missed")) } else { Ok(lines) }
 }
 
-fn measure(claim: &Claim) -> Result<Vec<Record>, String> {
+fn simulate(claim: &Claim) -> Result<Vec<Record>, String> {
     let jobs = Experiment::grid(Path::new(claim.name), claim.grid).map_err(|error| error.to_string())?;
     let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).map_err(|error| error.to_string())?;
     let record = |(job, outcome): (_, Outcome)| {

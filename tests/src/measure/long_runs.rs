@@ -1,34 +1,35 @@
-//! Long runs of tests of the real program and of libFuzzer, and their numbers on record.
+//! Long runs of the program's tests and of libFuzzer.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::{fs, io};
 
-use crate::firmware::repository;
-use crate::record::{self, thousands};
-use crate::targets::{TARGETS, corpus, examples};
+use super::{Failure, run_command};
+use crate::fuzz::{TARGETS, corpus, examples};
+use crate::harness::repository;
+use crate::measure::record::{self, thousands};
 
-/// Kills of the service, its broker and its devices.
+/// Kills the service, its broker and its devices so many times.
 ///
 /// # Errors
-/// Something did not hold.
+/// The test fails; the error is its output.
 pub fn crash(kills: u64, write: bool) -> Result<String, String> {
     run("kills", "FEDBANDIT_KILLS", kills, write.then_some(("crash", "fedbandit-tests crash --kills 2000 --write")))
 }
 
-/// Hostile devices, for so many minutes at the least.
+/// Runs hostile devices for at least so many minutes.
 ///
 /// # Errors
-/// Something did not hold.
+/// The test fails; the error is its output.
 pub fn hostile(minutes: u64, write: bool) -> Result<String, String> {
     let record = ("hostile", "fedbandit-tests hostile --minutes 10 --write");
     run("hostile", "FEDBANDIT_SECONDS", 60 * minutes, write.then_some(record))
 }
 
-/// Runs a test of the program with a variable, and returns the rows of the table that it prints.
+/// Runs a test of the program with an environment variable, and returns the table that it prints.
 fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> Result<String, String> {
     let mut cargo = Command::new("cargo");
-    // As ./ci.sh builds them.
+    // The features with which ./ci.sh has built it.
     cargo.args(["test", "--locked", "--workspace", "--all-features", "--profile", "checks", "--test", "program"]);
     let output = cargo.args(["--", "--nocapture", &format!("{test}::")]).env(variable, value.to_string()).output();
     let output = output.map_err(|error| error.to_string())?;
@@ -50,8 +51,14 @@ fn run(test: &str, variable: &str, value: u64, record: Option<(&str, &str)>) -> 
 /// corpus is replaced by a minimal set of these inputs that covers the same edges.
 ///
 /// # Errors
-/// A target fails, its corpus is damaged, or no nightly toolchain with cargo-fuzz is installed.
-pub fn fuzz(seconds: u64, write: bool) -> Result<String, String> {
+/// A target fails, its corpus is damaged, or cargo-fuzz cannot be installed.
+pub fn fuzz(seconds: u64, write: bool) -> Result<String, Failure> {
+    run_command("cargo", &["+nightly", "fuzz", "--version"])
+        .or_else(|_| {
+            run_command("rustup", &["-q", "toolchain", "install", "nightly", "--profile", "minimal"])?;
+            run_command("cargo", &["install", "-q", "--locked", "cargo-fuzz"])
+        })
+        .map_err(|reason| Failure::Skipped(format!("cargo-fuzz cannot be installed: {reason}")))?;
     let io = |error: io::Error| error.to_string();
     let mut table = format!("| target, {seconds} s each | runs | edges covered | corpus |\n|---|---:|---:|---:|\n");
     for (target, _) in TARGETS {

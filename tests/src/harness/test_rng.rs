@@ -5,9 +5,9 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 /// A stream of decisions.
 #[derive(Clone, Debug)]
-pub struct Chance(Pcg64);
+pub struct TestRng(Pcg64);
 
-impl Chance {
+impl TestRng {
     /// The decisions of a seed, for one use of it.
     pub fn new(seed: u64, usage: u64) -> Self {
         let mut mixed = Pcg64::seed_from_u64(seed ^ usage.wrapping_mul(0x9e37_79b9_7f4a_7c15));

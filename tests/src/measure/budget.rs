@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use fedbandit_core::wire::max_frame_len;
 use fedbandit_core::{Action, Agent};
 
-use crate::firmware::{self, BOARDS, Board, Program, repository};
-use crate::record::{between, thousands};
+use crate::harness::firmware::{self, BOARDS, Board, Program};
+use crate::harness::repository;
+use crate::measure::record::{between, thousands};
 
 /// Processor, dimension, quantity.
 type Key = (String, usize, String);
@@ -75,7 +75,7 @@ impl Budget {
 
     fn count_instructions(&mut self, board: Board) -> Result<(), String> {
         let elf = program("budget", board, "release", None).build()?;
-        let run = firmware::run(board, &elf, &["-icount", "shift=0"], Duration::from_secs(120))?;
+        let run = firmware::run(board, &elf, &["-icount", "shift=0"])?;
         for line in run.proven("done").map_err(|error| format!("{board:?}: {error}"))? {
             let fields: Vec<_> = line.split(' ').collect();
             let [dimension, quantity, value] = fields[..] else { return Err(format!("not a measurement: {line}")) };
@@ -327,7 +327,7 @@ pub fn check(write: bool) -> Result<String, String> {
 }
 
 fn program<'a>(bin: &'a str, board: Board, profile: &'a str, dimension: Option<usize>) -> Program<'a> {
-    Program { bin, board, profile, features: &[], dimension }
+    Program { dimension, ..Program::new(bin, board, profile) }
 }
 
 /// The version of the compiler that builds the firmware.

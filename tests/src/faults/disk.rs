@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fedbandit::service::store::file::File;
 use redb::StorageBackend;
 
-use crate::chance::Chance;
+use crate::harness::test_rng::TestRng;
 
 /// The unit in which a torn write is there or not, as disks promise it; within one a write can be cut at any byte.
 const SECTOR: usize = 512;
@@ -101,7 +101,7 @@ impl Tail {
 }
 
 /// What is left of a disk after a power cut.
-pub fn after_power_cut(safe: &[u8], changes: &[Change], tail: Tail, chance: &mut Chance) -> Vec<u8> {
+pub fn after_power_cut(safe: &[u8], changes: &[Change], tail: Tail, rng: &mut TestRng) -> Vec<u8> {
     let mut bytes = safe.to_vec();
     match (tail, changes) {
         (Tail::Lost, _) | (_, []) => {}
@@ -111,22 +111,22 @@ pub fn after_power_cut(safe: &[u8], changes: &[Change], tail: Tail, chance: &mut
             last.half().apply(&mut bytes);
         }
         (Tail::Mixed, changes) => {
-            changes.iter().for_each(|change| leave_some(change, &mut bytes, chance));
+            changes.iter().for_each(|change| leave_some(change, &mut bytes, rng));
         }
     }
     bytes
 }
 
-fn leave_some(change: &Change, bytes: &mut Vec<u8>, chance: &mut Chance) {
-    match (chance.below(3), change) {
+fn leave_some(change: &Change, bytes: &mut Vec<u8>, rng: &mut TestRng) {
+    match (rng.below(3), change) {
         (0, _) => {}
         (1, Change::Write(offset, data)) => {
             let mut at = 0;
             for sector in data.chunks(SECTOR) {
-                match chance.below(4) {
+                match rng.below(4) {
                     0 | 1 => Change::Write(offset + at, sector.to_vec()).apply(bytes),
                     2 => {
-                        let cut = chance.below(sector.len() as u64 + 1) as usize;
+                        let cut = rng.below(sector.len() as u64 + 1) as usize;
                         Change::Write(offset + at, sector[..cut].to_vec()).apply(bytes);
                     }
                     _ => {}
@@ -207,10 +207,10 @@ impl Disk {
     }
 
     /// The disk after a power cut, as the next process finds it. Whoever still holds this one gets errors.
-    pub fn after_power_cut(&self, tail: Tail, chance: &mut Chance) -> Self {
+    pub fn after_power_cut(&self, tail: Tail, rng: &mut TestRng) -> Self {
         let mut state = self.state();
         state.stopped = true;
-        Self::with(after_power_cut(&state.safe, &state.unsafe_changes, tail, chance))
+        Self::with(after_power_cut(&state.safe, &state.unsafe_changes, tail, rng))
     }
 }
 

@@ -2,14 +2,13 @@
 //!
 //! `fuzz/` runs them under libFuzzer, the test `targets` on the stored corpus and on seeded mutations of it.
 
-mod controller;
 pub mod corpus;
+mod operations;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use fedbandit::aggregate::table;
 use fedbandit::algorithm::AgentId;
@@ -30,6 +29,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::harness::process::LAST_RESORT;
+
 /// Function under test.
 pub type Body = fn(&[u8]);
 
@@ -44,7 +45,7 @@ pub const TARGETS: [(&str, Body); 10] = [
     ("store_row", store_row),
     ("mqtt", mqtt),
     ("http_request", http_request),
-    ("controller_ops", controller::operations),
+    ("controller_ops", operations::operations),
 ];
 
 /// Runs a target by its name.
@@ -277,7 +278,7 @@ fn status_server() -> SocketAddr {
 fn http_request(data: &[u8]) {
     let address = status_server();
     let mut stream = TcpStream::connect(address).expect("status server accepts connections");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("nonzero timeout");
+    stream.set_read_timeout(Some(LAST_RESORT)).expect("nonzero timeout");
     // The server may close the connection early.
     let _ = stream.write_all(data);
     let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -285,7 +286,7 @@ fn http_request(data: &[u8]) {
     let length = stream.read(&mut response).unwrap_or(0);
     assert!(length == 0 || response.starts_with(b"HTTP/1."), "{response:?}");
     drop(stream);
-    assert_eq!(http::get(address, "/healthz", Duration::from_secs(10)).expect("status server responds"), "ok\n");
+    assert_eq!(http::get(address, "/healthz", LAST_RESORT).expect("status server responds"), "ok\n");
 }
 
 /// Returns valid inputs of a target, which complement its corpus.

@@ -13,9 +13,9 @@ use fedbandit::service::worker::commit_and_tick;
 use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit_core::wire::{Message, SummaryMessage, max_frame_len};
 
-use crate::chance::Chance;
-use crate::disk::{Change, Disk, Tail, Trouble, after_power_cut};
-use crate::record::{self, thousands};
+use super::disk::{Change, Disk, Tail, Trouble, after_power_cut};
+use crate::harness::test_rng::TestRng;
+use crate::measure::record::{self, thousands};
 
 /// A step of a store's life.
 #[derive(Clone, Debug)]
@@ -91,25 +91,25 @@ pub fn run(extent: Extent, write: bool) -> Result<String, String> {
 /// # Errors
 /// The contract does not hold.
 pub fn check(seed: u64, extent: Extent) -> Result<Tried, String> {
-    let mut chance = Chance::new(seed, 1);
-    let steps: Vec<Step> = (0..extent.steps).map(|number| step(number, &mut chance)).collect();
+    let mut rng = TestRng::new(seed, 1);
+    let steps: Vec<Step> = (0..extent.steps).map(|number| step(number, &mut rng)).collect();
     let mut tried = Tried::default();
-    cut_everywhere(&steps, extent, &mut chance, &mut tried)?;
-    fail_everywhere(&steps[..extent.steps.min(40)], extent, &mut chance, &mut tried)?;
-    fail_service_everywhere(extent, &mut chance, &mut tried)?;
+    cut_everywhere(&steps, extent, &mut rng, &mut tried)?;
+    fail_everywhere(&steps[..extent.steps.min(40)], extent, &mut rng, &mut tried)?;
+    fail_service_everywhere(extent, &mut rng, &mut tried)?;
     Ok(tried)
 }
 
-fn step(number: usize, chance: &mut Chance) -> Step {
-    if chance.per_mille(150) {
-        let name = *chance.pick(&NAMES);
-        return Step::Value(name, vec![number as u8; chance.within(4, 600) as usize]);
+fn step(number: usize, rng: &mut TestRng) -> Step {
+    if rng.per_mille(150) {
+        let name = *rng.pick(&NAMES);
+        return Step::Value(name, vec![number as u8; rng.within(4, 600) as usize]);
     }
     // A commit of a quiet fleet, or of a busy one.
-    let (most, longest) = if chance.per_mille(100) { (60, 3_000) } else { (4, 200) };
-    let events = (0..chance.within(1, most)).map(|_| {
+    let (most, longest) = if rng.per_mille(100) { (60, 3_000) } else { (4, 200) };
+    let events = (0..rng.within(1, most)).map(|_| {
         let mut event = (number as u64).to_le_bytes().to_vec();
-        event.resize(chance.within(8, longest) as usize, chance.below(256) as u8);
+        event.resize(rng.within(8, longest) as usize, rng.below(256) as u8);
         event
     });
     Step::Append(events.collect())
@@ -177,7 +177,7 @@ fn reopen(disk: &Disk, steps: &[Step], promised: usize) -> Result<(), String> {
 }
 
 /// The power goes after every change that was made to the disk, with every kind of tail.
-fn cut_everywhere(steps: &[Step], extent: Extent, chance: &mut Chance, tried: &mut Tried) -> Result<(), String> {
+fn cut_everywhere(steps: &[Step], extent: Extent, rng: &mut TestRng, tried: &mut Tried) -> Result<(), String> {
     let disk = Disk::with_store();
     let mut image = disk.image();
     disk.record();
@@ -187,7 +187,7 @@ fn cut_everywhere(steps: &[Step], extent: Extent, chance: &mut Chance, tried: &m
     for (at, change) in disk.recorded().into_iter().enumerate() {
         match change {
             Change::Sync => {
-                image = after_power_cut(&image, &tail, Tail::Kept, chance);
+                image = after_power_cut(&image, &tail, Tail::Kept, rng);
                 tail.clear();
             }
             Change::Mark(steps) => promised = steps,
@@ -200,9 +200,9 @@ fn cut_everywhere(steps: &[Step], extent: Extent, chance: &mut Chance, tried: &m
         let failed = |why: String, kind| format!("power cut after change {at}, tail {kind:?}: {why}");
         for kind in Tail::ALL.into_iter().chain([Tail::Mixed; 2]) {
             tried.images += 1;
-            let left = after_power_cut(&image, &tail, kind, chance);
+            let left = after_power_cut(&image, &tail, kind, rng);
             if at % extent.recoveries == 0 {
-                cut_recovery(&left, steps, promised, chance, tried).map_err(|why| failed(why, kind))?;
+                cut_recovery(&left, steps, promised, rng, tried).map_err(|why| failed(why, kind))?;
             }
             reopen(&Disk::with(left), steps, promised).map_err(|why| failed(why, kind))?;
         }
@@ -215,7 +215,7 @@ fn cut_recovery(
     left: &[u8],
     steps: &[Step],
     promised: usize,
-    chance: &mut Chance,
+    rng: &mut TestRng,
     tried: &mut Tried,
 ) -> Result<(), String> {
     for operation in 0.. {
@@ -231,7 +231,7 @@ fn cut_recovery(
         tried.recoveries += 1;
         for kind in Tail::ALL {
             tried.images += 1;
-            let again = disk.after_power_cut(kind, chance);
+            let again = disk.after_power_cut(kind, rng);
             reopen(&again, steps, promised)
                 .map_err(|why| format!("and again at operation {operation} of the recovery, tail {kind:?}: {why}"))?;
         }
@@ -240,7 +240,7 @@ fn cut_recovery(
 }
 
 /// Every operation fails once, with an error or for want of room.
-fn fail_everywhere(steps: &[Step], extent: Extent, chance: &mut Chance, tried: &mut Tried) -> Result<(), String> {
+fn fail_everywhere(steps: &[Step], extent: Extent, rng: &mut TestRng, tried: &mut Tried) -> Result<(), String> {
     for trouble in [Trouble::Error, Trouble::Full] {
         for operation in (0..).step_by(extent.every) {
             let disk = Disk::with_store();
@@ -258,7 +258,7 @@ fn fail_everywhere(steps: &[Step], extent: Extent, chance: &mut Chance, tried: &
             }
             for kind in Tail::ALL {
                 tried.images += 1;
-                let again = disk.after_power_cut(kind, chance);
+                let again = disk.after_power_cut(kind, rng);
                 reopen(&again, steps, promised)
                     .map_err(|why| format!("{trouble:?} at operation {operation}, tail {kind:?}: {why}"))?;
             }
@@ -302,7 +302,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
 
 /// Every operation of a service's store fails once. The service ends with an error; started again it has all that it
 /// acknowledged, and comes to its end.
-fn fail_service_everywhere(extent: Extent, chance: &mut Chance, tried: &mut Tried) -> Result<(), String> {
+fn fail_service_everywhere(extent: Extent, rng: &mut TestRng, tried: &mut Tried) -> Result<(), String> {
     for trouble in [Trouble::Error, Trouble::Full] {
         for operation in (0..).step_by(extent.every) {
             let disk = Disk::with_store();
@@ -321,7 +321,7 @@ fn fail_service_everywhere(extent: Extent, chance: &mut Chance, tried: &mut Trie
             }
             for kind in Tail::ALL {
                 tried.images += 1;
-                let again = disk.after_power_cut(kind, chance);
+                let again = disk.after_power_cut(kind, rng);
                 let mut stored = Vec::new();
                 let store = File::on(again.clone()).map_err(|error| failed(error.to_string()))?;
                 store

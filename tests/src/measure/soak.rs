@@ -1,47 +1,44 @@
-//! Many worlds of faults, one after the other.
+//! Many simulated fault scenarios, one after the other.
 
+use super::record::{self, thousands};
 use crate::faults::{self, Outcome};
-use crate::record::{self, thousands};
 
-/// What is to be run.
+/// Options of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Options {
     seeds: u64,
     first: u64,
     verbose: bool,
-    write: bool,
 }
 
-/// What the options of the command say.
-pub fn options(options: &[&str]) -> Option<Wanted> {
-    let mut wanted = Wanted { seeds: 0, first: 1, verbose: false, write: false };
+/// Parses the options of the command. Returns none if they are invalid.
+pub fn options(options: &[&str]) -> Option<Options> {
+    let mut parsed = Options { seeds: 0, first: 1, verbose: false };
     let mut options = options.iter();
     while let Some(option) = options.next() {
         match *option {
-            "--seeds" => wanted.seeds = options.next()?.parse().ok()?,
-            "--first" => wanted.first = options.next()?.parse().ok()?,
-            "--verbose" => wanted.verbose = true,
-            "--write" => wanted.write = true,
+            "--seeds" => parsed.seeds = options.next()?.parse().ok()?,
+            "--first" => parsed.first = options.next()?.parse().ok()?,
+            "--verbose" => parsed.verbose = true,
             _ => return None,
         }
     }
-    (wanted.seeds > 0).then_some(wanted)
+    (parsed.seeds > 0).then_some(parsed)
 }
 
-/// Runs seeds until one is wrong.
+/// Runs the scenarios of `count` seeds, and returns the sum of their outcomes.
 ///
 /// # Errors
-/// The first seed that is wrong, and why.
+/// A scenario fails; the rest is not run.
 pub fn seeds(first: u64, count: u64, verbose: bool) -> Result<Outcome, String> {
     (first..first + count).try_fold(Outcome::default(), |sum, seed| Ok(sum.and(faults::run(seed, verbose)?)))
 }
 
-/// The command.
+/// Runs the command. With `write`, records its table.
 ///
 /// # Errors
-/// As [`seeds`].
-pub fn run(wanted: Wanted) -> Result<String, String> {
-    let Wanted { seeds: count, first, verbose, write } = wanted;
+/// A scenario fails, or the table cannot be recorded.
+pub fn run(Options { seeds: count, first, verbose }: Options, write: bool) -> Result<String, String> {
     let outcome = seeds(first, count, verbose)?;
     let text = table(first, count, &outcome);
     if write {
@@ -52,15 +49,15 @@ pub fn run(wanted: Wanted) -> Result<String, String> {
 
 fn table(first: u64, count: u64, outcome: &Outcome) -> String {
     let rows = [
-        ("worlds, each of its own seed", count),
-        ("worlds in which something did not hold", 0),
+        ("scenarios, each with its own seed", count),
+        ("scenarios with a violated promise", 0),
         ("episodes", outcome.episodes),
         ("summaries stored", outcome.summaries),
         ("acknowledgements and models checked", outcome.checked),
         ("starts of the service", outcome.starts),
-        ("of these, or of its commits, ended by the disk", outcome.troubles),
+        ("starts and commits ended by the disk", outcome.troubles),
         ("restarts of devices", outcome.restarts),
-        ("frames lost, doubled or damaged", outcome.harmed),
+        ("frames lost, duplicated or damaged", outcome.harmed),
         ("frames of hostile devices", outcome.abuses),
         ("simulated hours", outcome.seconds / 3_600),
     ];

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use fedbandit_tests::chance::Chance;
+use fedbandit_tests::fuzz::{TARGETS, corpus, examples};
+use fedbandit_tests::harness::test_rng::TestRng;
 use fedbandit_tests::record::thousands;
-use fedbandit_tests::targets::{TARGETS, corpus, examples};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -24,19 +24,19 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-fn mutated(corpus: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-    let mut bytes = chance.pick(corpus).clone();
-    for _ in 0..chance.within(1, 8) {
-        let at = chance.below(bytes.len() as u64 + 1) as usize;
-        match chance.below(7) {
+fn mutated(corpus: &[Vec<u8>], rng: &mut TestRng) -> Vec<u8> {
+    let mut bytes = rng.pick(corpus).clone();
+    for _ in 0..rng.within(1, 8) {
+        let at = rng.below(bytes.len() as u64 + 1) as usize;
+        match rng.below(7) {
             0 => bytes.truncate(at),
-            1 => bytes.insert(at, chance.below(256) as u8),
-            2 if at < bytes.len() => bytes[at] ^= 1 << chance.below(8),
-            3 if at < bytes.len() => bytes[at] = *chance.pick(&[0, 1, 0x7f, 0x80, 0xff, b'9', b',', b'\n']),
+            1 => bytes.insert(at, rng.below(256) as u8),
+            2 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+            3 if at < bytes.len() => bytes[at] = *rng.pick(&[0, 1, 0x7f, 0x80, 0xff, b'9', b',', b'\n']),
             4 if at < bytes.len() => drop(bytes.remove(at)),
             5 => {
-                let other = chance.pick(corpus);
-                let from = chance.below(other.len() as u64 + 1) as usize;
+                let other = rng.pick(corpus);
+                let from = rng.below(other.len() as u64 + 1) as usize;
                 bytes.truncate(at);
                 bytes.extend_from_slice(&other[from..]);
             }
@@ -56,13 +56,13 @@ fn targets_accept_corpus_and_mutations() {
     let mut all = 0;
     for (number, (name, body)) in TARGETS.into_iter().enumerate() {
         let corpus = [corpus::read(name).unwrap(), examples(name)].concat();
-        let mut chance = Chance::new(9, number as u64);
+        let mut rng = TestRng::new(9, number as u64);
         // Memory that is allocated once does not count.
         corpus.iter().for_each(|input| body(input));
         let mutations = if name == "http_request" { MUTATIONS / 10 } else { MUTATIONS };
         all += mutations;
         for number in 0..mutations as usize + corpus.len() {
-            let input = corpus.get(number).cloned().unwrap_or_else(|| mutated(&corpus, &mut chance));
+            let input = corpus.get(number).cloned().unwrap_or_else(|| mutated(&corpus, &mut rng));
             let before = MEMORY.current_usage();
             MEMORY.reset_peak_usage();
             body(&input);
