@@ -1,6 +1,6 @@
-//! What privacy costs, in CPU time of all threads.
+//! CPU time of private noise, summed over threads.
 //!
-//! `cargo bench -p fedbandit --bench noise` prints the tables; with `-- --write` they replace those of docs/benchmarks.md.
+//! `cargo bench -p fedbandit --bench noise` prints the tables; `-- --write` also records them in docs/benchmarks.md.
 
 mod record;
 
@@ -8,9 +8,7 @@ use std::hint::black_box;
 
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
-use fedbandit::algorithm::Level;
-use fedbandit::algorithm::Privatise;
-use fedbandit::algorithm::{ControllerConfig, Episodes};
+use fedbandit::algorithm::{ControllerConfig, Episodes, Level, Privatise};
 use fedbandit::privacy::calibration::{Budget, Mechanism};
 use fedbandit::privacy::gaussian::{DiscreteGaussian, MAX_SIGMA};
 use fedbandit::privacy::{Plan, Private, Seed};
@@ -24,7 +22,7 @@ const EPISODES: u32 = 1024;
 
 fn main() {
     let tables = [samples(), episodes()];
-    if record::wanted() {
+    if record::is_requested() {
         record::write("noise", &[], &tables.join("\n\n"));
     }
 }
@@ -48,26 +46,26 @@ fn episodes() -> String {
         "Noise: CPU seconds per episode, N = {AGENTS}, d = {DIMENSION}, K = {EPISODES} (limit 2 for the worst episode)"
     );
     let mut table = Table::new(&title, "| mechanism | episodes timed | mean s | worst s | worst episode |");
-    // A tree and a BLT put noise on one vector in each episode. Honaker's estimator puts it on every node that is closed,
-    // and the largest of them is closed after the first half.
+    // A tree and a BLT add noise to one vector per episode. Honaker's estimator adds it to every closed node, and the
+    // largest node closes after the first half.
     for (mechanism, releases) in [(Mechanism::Tree, 16), (Mechanism::Honaker, EPISODES / 2), (Mechanism::Blt, 16)] {
         let seconds = seconds(mechanism, releases);
         let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
-        let (worst, most) = seconds.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("there are episodes");
+        let (worst, most) = seconds.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("at least one episode");
         let (worst, miss) = (worst + 1, mark(*most <= 2.0));
         table.row(format!("| {mechanism} | 1–{releases} | {mean:.2} | {most:.2}{miss} | {worst} |"));
     }
     table.0
 }
 
-/// What each of the first episodes takes, from its messages to their release.
+/// Times each of the first episodes, from its messages to their release.
 fn seconds(mechanism: Mechanism, releases: u32) -> Vec<f64> {
     let episodes = Episodes::new(64 * EPISODES, 64, 64).expect("the lengths are in range");
-    let setting =
+    let config =
         ControllerConfig { dimension: DIMENSION, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
     let budget = Budget::new(1.0, 1e-6).expect("the budget is in range");
-    let plan = Plan::new(&setting, budget, mechanism, 1).expect("the setting is in range");
-    let mut private = Private::agents(plan, Seed(1), AGENTS).expect("there is a dimension");
+    let plan = Plan::new(&config, budget, mechanism, 1).expect("the configuration is valid");
+    let mut private = Private::agents(plan, Seed(1), AGENTS).expect("the dimension is valid");
     let (gram, feature_sum) = (vec![0.0; packed_len(DIMENSION.into())], vec![0.0; DIMENSION.into()]);
     let mut episode = |episode| {
         (0..AGENTS).for_each(|agent| private.add(agent, episode, &gram, &feature_sum));

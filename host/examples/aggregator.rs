@@ -1,9 +1,8 @@
-//! An aggregator of your own, against the attacks of the simulation: the medoid, that one of the points which is nearest to all.
+//! A custom aggregator against simulated attacks: the medoid, the point with the smallest mean distance from all points.
 //! `cargo run --release -p fedbandit --example aggregator`
 
 use fedbandit::aggregate::{Aggregate, AggregateError, Aggregator, Points, certify, objective};
-use fedbandit::algorithm::Calibrated;
-use fedbandit::algorithm::{PaperRule, Rule};
+use fedbandit::algorithm::{Calibrated, PaperRule, Rule};
 use fedbandit::config::{AggregatorName, ConfigError, RunConfig};
 use fedbandit::simulation::{Attack, Logs, SimulationConfig, simulate, simulate_rule};
 
@@ -14,7 +13,7 @@ impl Aggregator for Medoid {
     fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
         let distances = points.rows().map(|row| (objective(points, row), row));
         let nearest = distances.min_by(|a, b| a.0.total_cmp(&b.0)).ok_or(AggregateError::Empty)?;
-        // What it is worth as a geometric median goes into logs and reports.
+        // Adds its quality as a geometric median, for logs and reports.
         Ok(certify(points, nearest.1.to_vec()))
     }
 }
@@ -29,15 +28,15 @@ fn main() -> Result<(), ConfigError> {
     println!("attack                  medoid    mean   (regret, of random choices)");
     for attack in [Attack::Collude, Attack::Huge, Attack::WeakDirection, Attack::Adaptive] {
         let config = SimulationConfig { run, attack, ..SimulationConfig::default() };
-        let own = simulate_rule(&config, &Logs::new(), 1, &medoid, &|_| {})?.total;
+        let medoid = simulate_rule(&config, &Logs::new(), 1, &medoid, &|_| {})?.total;
         let mean = simulate(&config, &Logs::new(), 1, &|_| {})?.total;
-        println!("{attack:<20} {:7.2} % {:5.0} %", 100.0 * own, 100.0 * mean);
-        assert!(own < 0.2 && mean > 5.0 * own, "{attack}");
+        println!("{attack:<20} {:7.2} % {:5.0} %", 100.0 * medoid, 100.0 * mean);
+        assert!(medoid < 0.2 && mean > 5.0 * medoid, "{attack}");
     }
     Ok(())
 }
 
 #[test]
-fn example() -> Result<(), ConfigError> {
+fn example_runs() -> Result<(), ConfigError> {
     main()
 }

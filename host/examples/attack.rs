@@ -1,23 +1,18 @@
-//! An attack of your own: six of twenty send (U, −4u). `cargo run --release -p fedbandit --example attack`
+//! A custom attack: six of twenty devices send (U, −4u). `cargo run --release -p fedbandit --example attack`
 
 use fedbandit::aggregate::{Aggregator, GeometricMedian, Mean, Tolerance};
-use fedbandit::algorithm::Calibrated;
-use fedbandit::algorithm::Controller;
-use fedbandit::algorithm::Level;
-use fedbandit::algorithm::PaperRule;
-use fedbandit::algorithm::{AgentId, NoPrivacy};
-use fedbandit::algorithm::{ControllerConfig, Episodes};
+use fedbandit::algorithm::{AgentId, Calibrated, Controller, ControllerConfig, Episodes, Level, NoPrivacy, PaperRule};
 use fedbandit_core::{Action, Agent, Prior, Rewards, project};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// The mean regret of the honest devices in the last episode.
+/// Returns the mean regret of the honest devices in the last episode.
 fn regret(aggregator: impl Aggregator + Clone) -> Result<f32, Box<dyn std::error::Error>> {
     let episodes = Episodes::new(512, 4, 32)?;
-    let setting = ControllerConfig { dimension: 2, episodes, level: Level::Strict, reward_bound: None, window: 0 };
+    let config = ControllerConfig { dimension: 2, episodes, level: Level::Strict, reward_bound: None, window: 0 };
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
     let rule = PaperRule::new(aggregator.clone(), aggregator, schedule);
-    let mut controller = Controller::new(setting, (0..20).map(AgentId), rule, NoPrivacy::new)?;
+    let mut controller = Controller::new(config, (0..20).map(AgentId), rule, NoPrivacy::new)?;
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
     let mut agents = vec![Agent::<2>::new(&prior)?; 20];
     let mut rng = Pcg64::seed_from_u64(1);
@@ -28,17 +23,17 @@ fn regret(aggregator: impl Aggregator + Clone) -> Result<f32, Box<dyn std::error
         agents.iter_mut().try_for_each(|agent| agent.begin(&model))?;
         regret = 0.0;
         for (id, agent) in (0..).zip(&mut agents) {
-            let lies = id < 6;
+            let corrupted = id < 6;
             for _ in 0..steps {
                 let actions: [Action<2>; 8] = std::array::from_fn(|_| project(&[uniform(), uniform()].into()));
-                let worth = actions.map(|action| 0.6 * action[0] - 0.8 * action[1]);
+                let expected = actions.map(|action| 0.6 * action[0] - 0.8 * action[1]);
                 let index = agent.select(&actions)?.index;
-                agent.record(&actions[index], worth[index] + uniform())?;
-                let missed = worth.into_iter().fold(-1.0, f32::max) - worth[index];
-                regret += if lies { 0.0 } else { missed / (14 * steps) as f32 };
+                agent.record(&actions[index], expected[index] + uniform())?;
+                let lost = expected.into_iter().fold(-1.0, f32::max) - expected[index];
+                regret += if corrupted { 0.0 } else { lost / (14 * steps) as f32 };
             }
             let summary = agent.finish();
-            let feature_sum = summary.feature_sum().map(|u| if lies { -4.0 * u } else { u });
+            let feature_sum = summary.feature_sum().map(|u| if corrupted { -4.0 * u } else { u });
             controller.receive(AgentId(id), episode, summary.gram(), feature_sum)?;
         }
         controller.close_episode()?;
@@ -54,6 +49,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn example() -> Result<(), Box<dyn std::error::Error>> {
+fn example_runs() -> Result<(), Box<dyn std::error::Error>> {
     main()
 }

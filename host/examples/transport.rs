@@ -1,17 +1,15 @@
-//! A transport of your own: devices on a Unix socket. `cargo run --release -p fedbandit --example transport`
+//! A custom transport: devices on a Unix socket. `cargo run --release -p fedbandit --example transport`
 
-use fedbandit::service::MasterKey;
 use fedbandit::service::store::Memory;
 use fedbandit::service::transport::byte_stream::converse;
 use fedbandit::service::worker::{self, WorkerHandle};
-use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
-use fedbandit::simulation::{Attack, Logs, SimulationConfig};
-use fedbandit::simulation::{VirtualDevice, virtual_device};
+use fedbandit::service::{EnrolledDevice, MasterKey, Registry, StartOptions, start};
+use fedbandit::simulation::{Attack, Logs, SimulationConfig, VirtualDevice, virtual_device};
 use fedbandit_core::wire::{cobs, max_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// The controller's side.
+/// Accepts connections for the controller.
 async fn serve(listener: UnixListener, handle: WorkerHandle) {
     while let Ok((stream, _)) = listener.accept().await {
         let (handle, (reader, writer)) = (handle.clone(), stream.into_split());
@@ -19,7 +17,7 @@ async fn serve(listener: UnixListener, handle: WorkerHandle) {
     }
 }
 
-/// The device's side, until the controller has three of its summaries.
+/// Runs a device until the controller has acknowledged three summaries.
 async fn run_device(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> Result<(), Box<dyn std::error::Error>> {
     let (clock, mut frame) = (std::time::Instant::now(), [0; max_frame_len(4)]);
     let mut decoder = cobs::Decoder::<{ max_frame_len(4) }>::new();
@@ -30,7 +28,7 @@ async fn run_device(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> R
             stream.write_all(&cobs::encode(&frame[..length]).collect::<Vec<u8>>()).await?;
         }
         if let Some(frame) = decoder.push(stream.read_u8().await?) {
-            device.handle(frame, now).map_err(|error| format!("{error:?}"))?;
+            device.handle(frame, now)?;
         }
     }
     Ok(())
@@ -54,6 +52,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn example() -> Result<(), Box<dyn std::error::Error>> {
+fn example_runs() -> Result<(), Box<dyn std::error::Error>> {
     main()
 }

@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
-// `!(x <= limit)` refuses a NaN together with what is too large.
+// `!(x <= limit)` also rejects NaN.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
-// A module is pure unless it says otherwise: time and randomness are given to it. `clippy.toml` has the list.
+// Modules are pure unless they allow these: time and randomness are arguments. See `clippy.toml` for the list.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
-/// The version of this package, with the commit where it is known: what a result must carry.
+/// Version of this package, with the commit if known. Part of each result.
 pub const VERSION: &str = env!("FEDBANDIT_VERSION");
 
 pub mod aggregate;
@@ -15,9 +15,9 @@ pub mod names;
 pub mod privacy;
 pub mod robust;
 #[cfg(feature = "service")]
-#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it asks clocks")]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads clocks")]
 pub mod service;
-#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it draws, and measures what that takes")]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "draws random numbers and measures CPU time")]
 pub mod simulation;
 
 pub use aggregate::{Aggregate, Aggregator, GeometricMedian, Points, Tolerance};
@@ -25,4 +25,4 @@ pub use algorithm::{AgentId, Controller, ControllerConfig, Episodes, Fault, Leve
 pub use config::{AggregatorName, ConfigError, RunConfig};
 #[doc(no_inline)]
 pub use fedbandit_core::Model;
-pub use simulation::{Attack, Environment, Outcome, SimulationConfig, simulate};
+pub use simulation::{Attack, Environment, Logs, Outcome, SimulationConfig, simulate};

@@ -1,4 +1,4 @@
-//! Enumerations by name: the same names on the command line, in files and in results.
+//! Names of enumeration values, the same on the command line, in files and in results.
 
 use std::fmt;
 

@@ -1,26 +1,28 @@
-//! The service's state machine: what it promises to devices, whatever comes in and whenever it stops.
+//! State machine of the service: its guarantees to devices under any input and any restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
-use fedbandit::service::MasterKey;
 use fedbandit::service::event::Event;
 use fedbandit::service::store::{Memory, Store};
-use fedbandit::service::{Dropped, Link, StateMachine};
-use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, inspect, start};
+use fedbandit::service::{
+    Dropped, EnrolledDevice, Link, MasterKey, Registry, StartError, StartOptions, StateMachine, inspect, start,
+};
 use fedbandit_core::wire::{Channel, Identity, Message, NackReason, SummaryMessage};
 
 const AGENTS: u32 = 5;
 const TIME_LIMIT: u64 = 1_000;
 
+/// Five devices, of which the last is revoked.
 fn registry() -> Registry {
-    Registry {
-        run: 7,
-        dimension: 2,
-        devices: (1..=AGENTS)
-            .map(|agent| EnrolledDevice { agent, revoked: agent == 5, sealed: false, enrolled_at: None })
-            .collect(),
-    }
+    let mut registry = registry_of(AGENTS);
+    registry.devices[4].revoked = true;
+    registry
+}
+
+fn registry_of(agents: u32) -> Registry {
+    let device = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
+    Registry { run: 7, dimension: 2, devices: (1..=agents).map(device).collect() }
 }
 
 fn master() -> MasterKey {
@@ -41,7 +43,7 @@ fn private() -> RunConfig {
 
 const TIMING: StartOptions = StartOptions { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
 
-/// A service with its store, and what it sent.
+/// Service with its store.
 struct Run {
     store: Memory,
     service: StateMachine,
@@ -53,12 +55,16 @@ impl Run {
         Self::on(Memory::default(), config)
     }
 
-    fn on(mut store: Memory, config: RunConfig) -> Self {
-        let service = start(&mut store, &config, &registry(), &master(), TIMING, 0).unwrap();
+    fn on(store: Memory, config: RunConfig) -> Self {
+        Self::with(&registry(), store, config)
+    }
+
+    fn with(registry: &Registry, mut store: Memory, config: RunConfig) -> Self {
+        let service = start(&mut store, &config, registry, &master(), TIMING, 0).unwrap();
         Self { store, service, config }
     }
 
-    /// As after a crash: only the store is left.
+    /// Restarts after a crash: only the store is left.
     fn restarted(self) -> Self {
         Self::on(self.store, self.config)
     }
@@ -66,7 +72,7 @@ impl Run {
     fn commit(&mut self) {
         if let Some(batch) = self.service.take_batch() {
             self.store.append(&batch.to_bytes()).unwrap();
-            self.service.committed(batch);
+            self.service.mark_committed(batch);
         }
     }
 
@@ -78,20 +84,20 @@ impl Run {
 
     fn say(&mut self, agent: u32, message: &Message<'_>) -> Result<(), Dropped> {
         let mut frame = encode(agent, message);
-        self.service.handle(Link(agent.into()), &mut frame)
+        self.service.handle_frame(Link(agent.into()), &mut frame)
     }
 
-    /// What was sent, by device and in words.
+    /// Returns the frames to send, each with its device and a description.
     fn sent(&mut self) -> Vec<(u64, String)> {
         let mut sent = Vec::new();
         while let Some(outgoing) = self.service.poll() {
-            let words = match identity(outgoing.link.0 as u32).decode(&outgoing.frame).unwrap() {
+            let description = match identity(outgoing.link.0 as u32).decode(&outgoing.frame).unwrap() {
                 Message::Model(model) => format!("model {}", model.episode),
                 Message::Ack { episode } => format!("ack {episode}"),
                 Message::Nack { episode, reason } => format!("nack {episode} {reason:?}"),
-                other => panic!("{other:?} is not for devices"),
+                other => panic!("sent {other:?} to a device"),
             };
-            sent.push((outgoing.link.0, words));
+            sent.push((outgoing.link.0, description));
         }
         sent
     }
@@ -123,25 +129,25 @@ fn summary_of(episode: u32, reward_sum: f32) -> Message<'static> {
 }
 
 #[test]
-fn nothing_is_acknowledged_before_it_is_stored() {
+fn summary_is_acknowledged_only_after_commit() {
     let mut run = Run::new(config());
     run.commit();
     run.say(1, &summary(1)).unwrap();
-    // The same again, before it is stored: one event.
+    // A repetition before the commit adds no event.
     run.say(1, &summary(1)).unwrap();
     assert_eq!(run.sent(), []);
     run.commit();
-    assert_eq!(run.events().len(), 2, "the first release and one summary");
+    assert_eq!(run.events().len(), 2, "the first model and one summary");
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
-    // And again: it is acknowledged again, and counts once.
+    // A repetition after the commit is acknowledged again and counts once.
     run.say(1, &summary(1)).unwrap();
     assert!(run.service.take_batch().is_none());
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
 }
 
-/// What comes while others are stored is not taken for stored with them.
+/// A summary that arrives during a commit is not part of that commit.
 #[test]
-fn one_batch_is_stored_at_a_time() {
+fn batches_are_committed_one_at_a_time() {
     let mut run = Run::new(config());
     run.commit();
     run.say(1, &summary(1)).unwrap();
@@ -150,17 +156,17 @@ fn one_batch_is_stored_at_a_time() {
     run.say(2, &summary(1)).unwrap();
     assert!(run.service.take_batch().is_none());
     run.service.tick(TIME_LIMIT).unwrap();
-    assert_eq!((run.sent(), run.service.status(0).episode), (vec![], Some(1)), "its deadline waits");
-    run.service.committed(batch);
+    assert_eq!((run.sent(), run.service.status(0).episode), (vec![], Some(1)), "no episode closes during a commit");
+    run.service.mark_committed(batch);
     assert_eq!(run.sent(), [(1, "ack 1".into())]);
-    assert_eq!(run.service.take_batch().unwrap().events().len(), 1, "that of 2, and nothing of 1");
+    assert_eq!(run.service.take_batch().unwrap().events().len(), 1, "only the summary of agent 2");
 }
 
 #[test]
-fn no_model_is_sent_before_its_release_is_stored() {
+fn model_is_sent_only_after_commit() {
     let mut run = Run::new(config());
     run.say(1, &hello()).unwrap();
-    assert_eq!(run.sent(), [], "the first release is not stored yet");
+    assert_eq!(run.sent(), [], "the first model is not stored yet");
     run.commit();
     assert_eq!(run.sent(), [(1, "model 1".into())]);
     run.service.tick(TIME_LIMIT).unwrap();
@@ -170,31 +176,20 @@ fn no_model_is_sent_before_its_release_is_stored() {
 }
 
 #[test]
-fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
+fn episode_closes_at_deadline_or_when_all_agents_have_reported() {
     let mut run = Run::new(config());
     run.tick(0);
     for agent in 1..=4 {
         run.say(agent, &summary(1)).unwrap();
     }
     run.tick(TIME_LIMIT - 1);
-    assert_eq!(run.service.status(0).episode, Some(1), "a revoked device counts as missing");
+    assert_eq!(run.service.status(0).episode, Some(1), "the revoked device counts as missing");
     run.tick(TIME_LIMIT);
     assert_eq!((run.service.status(0).episode, run.service.status(0).missing_in_last_episode), (Some(2), Some(1)));
-    // The next deadline counts from then.
+    // The next deadline counts from the last close.
     run.tick(2 * TIME_LIMIT - 1);
     assert_eq!(run.service.status(0).episode, Some(2));
-    // With all of them there, it need not wait.
-    let mut all = Run::new(config());
-    all.service = {
-        let registry = Registry {
-            devices: (1..=3)
-                .map(|agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None })
-                .collect(),
-            ..registry()
-        };
-        all.store = Memory::default();
-        start(&mut all.store, &config(), &registry, &master(), TIMING, 0).unwrap()
-    };
+    let mut all = Run::with(&registry_of(3), Memory::default(), config());
     all.tick(0);
     (1..=3).for_each(|agent| all.say(agent, &summary(1)).unwrap());
     all.tick(1);
@@ -202,16 +197,8 @@ fn an_episode_ends_at_its_deadline_or_when_all_have_reported() {
 }
 
 #[test]
-fn with_privacy_the_clock_alone_ends_an_episode() {
-    let registry = Registry {
-        devices: (1..=3)
-            .map(|agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None })
-            .collect(),
-        ..registry()
-    };
-    let mut run = Run::new(config());
-    run.store = Memory::default();
-    run.service = start(&mut run.store, &private(), &registry, &master(), TIMING, 0).unwrap();
+fn private_episode_closes_only_at_its_deadline() {
+    let mut run = Run::with(&registry_of(3), Memory::default(), private());
     run.tick(0);
     (1..=3).for_each(|agent| run.say(agent, &summary(1)).unwrap());
     run.tick(TIME_LIMIT - 1);
@@ -221,7 +208,7 @@ fn with_privacy_the_clock_alone_ends_an_episode() {
 }
 
 #[test]
-fn late_summaries_are_taken_for_a_window() {
+fn late_summaries_are_accepted_within_the_window() {
     let mut run = Run::new(config());
     run.tick(0);
     run.tick(TIME_LIMIT);
@@ -237,7 +224,7 @@ fn late_summaries_are_taken_for_a_window() {
 }
 
 #[test]
-fn what_is_not_a_devices_is_dropped_and_counted() {
+fn unauthenticated_frames_are_dropped_and_counted() {
     let mut run = Run::new(config());
     run.commit();
     let mut damaged = encode(1, &hello());
@@ -257,21 +244,21 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
         (version, Dropped::Version),
         (of(&stranger), Dropped::Unknown),
         (of(&other_run), Dropped::Unknown),
-        // Another device's key.
+        // Agent 2 with the key of agent 1.
         (of(&Identity { agent: 2, ..identity(1) }), Dropped::Tag),
         (of(&identity(5)), Dropped::Revoked),
         (encode(1, &Message::Ack { episode: 1 }), Dropped::Type),
     ];
     let mut counts: BTreeMap<Dropped, u64> = BTreeMap::new();
     for (mut frame, reason) in cases {
-        assert_eq!(run.service.handle(Link(1), &mut frame), Err(reason));
+        assert_eq!(run.service.handle_frame(Link(1), &mut frame), Err(reason));
         *counts.entry(reason).or_default() += 1;
     }
     assert_eq!(run.sent(), []);
     assert!(run.service.take_batch().is_none());
     assert_eq!(run.service.status(0).dropped, counts);
-    assert_eq!(run.service.status(0).connected, 1, "of these only the ack came with a right tag");
-    // Another dimension is a device's honest mistake, and answered.
+    assert_eq!(run.service.status(0).connected, 1, "only the ack had a valid tag");
+    // An authenticated summary of another dimension is answered.
     let wide = Identity { dimension: 3, ..identity(1) };
     let message = Message::Summary(SummaryMessage {
         episode: 1,
@@ -282,13 +269,12 @@ fn what_is_not_a_devices_is_dropped_and_counted() {
     });
     let mut frame = [0; 128];
     let length = wide.encode(&message, &mut frame).unwrap();
-    run.service.handle(Link(1), &mut frame[..length]).unwrap();
+    run.service.handle_frame(Link(1), &mut frame[..length]).unwrap();
     assert_eq!(run.sent(), [(1, format!("nack 1 {:?}", NackReason::WrongDimension))]);
 }
 
-/// What a link that reaches everybody is told: the models of those who have no link of their own.
 #[test]
-fn a_link_may_reach_everybody() {
+fn broker_link_reaches_devices_without_own_link() {
     let mut run = Run::new(config());
     run.commit();
     let broker = Link(100);
@@ -300,30 +286,29 @@ fn a_link_may_reach_everybody() {
     };
     run.say(1, &hello()).unwrap();
     reached(&mut run);
-    run.service.reaches_all(broker);
-    assert_eq!(reached(&mut run), BTreeSet::from([2, 3, 4]), "1 has a link of its own, 5 is revoked");
-    // Who speaks over it stays there, also after another link has come and gone.
-    run.service.handle(broker, &mut encode(1, &hello())).unwrap();
+    run.service.add_broker(broker);
+    assert_eq!(reached(&mut run), BTreeSet::from([2, 3, 4]), "agent 1 has a link of its own, agent 5 is revoked");
+    // Agent 1 moves to the broker's link; agent 2 gets a link of its own.
+    run.service.handle_frame(broker, &mut encode(1, &hello())).unwrap();
     run.say(2, &hello()).unwrap();
     reached(&mut run);
     run.tick(TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 3, 4]));
-    run.service.disconnected(Link(2));
-    run.service.left(broker, 1);
+    run.service.remove_link(Link(2));
+    run.service.detach(broker, 1);
     assert_eq!(run.service.status(0).connected, 0);
     run.tick(2 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 3, 4]));
     run.service.revoke(3);
     run.tick(3 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 4]));
-    run.service.disconnected(broker);
+    run.service.remove_link(broker);
     run.tick(4 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::new());
 }
 
-/// The frames of a device: whatever is wrong with them, no panic.
 #[test]
-fn hostile_frames_do_no_harm() {
+fn hostile_frames_cause_faults_but_no_panic() {
     use proptest::prelude::*;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let values = proptest::collection::vec(proptest::num::f32::ANY, 5);
@@ -341,7 +326,7 @@ fn hostile_frames_do_no_harm() {
                 feature_sum: values[3..].into(),
             };
             let _ = run.say(agent, &Message::Summary(summary));
-            let _ = run.service.handle(Link(agent.into()), &mut noise);
+            let _ = run.service.handle_frame(Link(agent.into()), &mut noise);
             run.tick(u64::from(agent) * 300);
             run.sent();
             Ok(())
@@ -351,67 +336,62 @@ fn hostile_frames_do_no_harm() {
     assert!(run.service.status(0).faults.values().sum::<u64>() > 0);
 }
 
-/// What devices say of their rewards is shown as a median: a minority cannot move it, nor can nonsense.
 #[test]
-fn mean_rewards_are_a_median_that_liars_do_not_move() {
+fn mean_reward_is_a_median_that_a_minority_cannot_move() {
     let mut run = Run::new(config());
     run.tick(0);
-    let says = |run: &mut Run, episode: u32, sums: [f32; 4]| {
+    let reports = |run: &mut Run, episode: u32, sums: [f32; 4]| {
         for (agent, reward_sum) in (1..).zip(sums) {
             run.say(agent, &summary_of(episode, reward_sum)).unwrap();
         }
         run.tick(u64::from(episode) * TIME_LIMIT);
         run.service.status(0).mean_reward
     };
-    assert_eq!(
-        says(&mut run, 1, [2.0, 4.0, 6.0, f32::MAX]),
-        Some(0.5),
-        "of 8 steps each; the lower one of two in the middle"
-    );
-    assert_eq!(says(&mut run, 2, [f32::NAN, 4.0, f32::NEG_INFINITY, f32::INFINITY]), Some(0.5));
-    assert_eq!(says(&mut run, 3, [f32::NAN; 4]), None);
-    // A late one counts for no episode's mean.
+    assert_eq!(reports(&mut run, 1, [2.0, 4.0, 6.0, f32::MAX]), Some(0.5), "lower median of the sums over 8 steps");
+    assert_eq!(reports(&mut run, 2, [f32::NAN, 4.0, f32::NEG_INFINITY, f32::INFINITY]), Some(0.5));
+    assert_eq!(reports(&mut run, 3, [f32::NAN; 4]), None);
+    // A late summary is not part of any episode's mean.
     run.tick(4 * TIME_LIMIT);
     run.say(1, &summary_of(4, 8.0)).unwrap();
     run.say(2, &summary_of(5, 4.0)).unwrap();
     run.tick(5 * TIME_LIMIT);
     let status = run.service.status(0);
-    let shown: Vec<_> = status.history.iter().map(|quality| (quality.episode, quality.mean_reward)).collect();
-    assert_eq!(shown, [(1, Some(0.5)), (2, Some(0.5)), (3, None), (4, None), (5, Some(0.5))]);
+    let means: Vec<_> = status.history.iter().map(|quality| (quality.episode, quality.mean_reward)).collect();
+    assert_eq!(means, [(1, Some(0.5)), (2, Some(0.5)), (3, None), (4, None), (5, Some(0.5))]);
     assert_eq!((status.received.accepted, status.received.late), (14, 1));
-    // The models know nothing of it.
-    let mut silent = Run::new(config());
-    silent.tick(0);
-    says(&mut silent, 1, [0.0; 4]);
+    // Models do not depend on reported rewards.
+    let mut other = Run::new(config());
+    other.tick(0);
+    reports(&mut other, 1, [0.0; 4]);
     let models = |run: &Run| -> Vec<Event> {
         run.events().into_iter().filter(|event| matches!(event, Event::Model(_))).take(2).collect()
     };
-    assert_eq!(models(&run), models(&silent));
-    // A restart remembers.
+    assert_eq!(models(&run), models(&other));
+    // The history survives a restart.
     let history = run.service.status(0).history;
     assert_eq!(run.restarted().service.status(0).history, history);
 }
 
-/// Rewards have no noise on them, so nothing that a private run shows may depend on them.
+/// Reported rewards carry no noise, so the status of a private run must not depend on them.
 #[test]
-fn with_privacy_nothing_of_rewards_is_shown() {
+fn private_status_does_not_depend_on_rewards() {
     let mut key = Memory::default();
     start(&mut key, &private(), &registry(), &master(), TIMING, 0).unwrap();
-    let shown = |reward_sum: f32| {
+    let status = |reward_sum: f32| {
         let mut run = Run::on(key.clone(), private());
         run.tick(0);
         (1..=4).for_each(|agent| run.say(agent, &summary_of(1, reward_sum)).unwrap());
         run.tick(TIME_LIMIT);
         serde_json::to_string(&run.service.status(0)).unwrap()
     };
-    let (low, high) = (shown(-3.0), shown(5.0));
+    let (low, high) = (status(-3.0), status(5.0));
     assert_eq!(low, high);
     assert!(low.contains("\"mean_reward\":null"), "{low}");
 }
 
-/// Cut off after every event and started again, a run is what it would have been: the same models, the same answers.
+/// A run that is restarted after every event stores the same events and sends the same answers.
 #[test]
-fn a_restart_at_any_time_changes_nothing() {
+fn restart_after_any_event_changes_nothing() {
     for config in [config(), private(), RunConfig { aggregator: AggregatorName::MedianOfMeans, ..config() }] {
         let play = |mut run: Run, restarts: bool| {
             run.tick(0);
@@ -426,12 +406,12 @@ fn a_restart_at_any_time_changes_nothing() {
                     run.commit();
                     if restarts {
                         run = run.restarted();
-                        // What is not acknowledged comes again, and what is, too.
+                        // The device repeats its summary, acknowledged or not.
                         run.say(agent, &message).unwrap();
-                        assert!(run.service.take_batch().is_none(), "it is there");
+                        assert!(run.service.take_batch().is_none(), "the summary was lost");
                     }
                 }
-                // The clock of a restarted service begins anew.
+                // The clock of a restarted service starts at 0.
                 run.tick(if restarts { TIME_LIMIT } else { u64::from(episode) * TIME_LIMIT });
                 if restarts {
                     run = run.restarted();
@@ -441,81 +421,108 @@ fn a_restart_at_any_time_changes_nothing() {
             run
         };
         let key = {
-            // Private runs have a key of their own; give both the same.
+            // Both runs must have the same noise key.
             let mut store = Memory::default();
             start(&mut store, &config, &registry(), &master(), TIMING, 0).unwrap();
             store
         };
-        let straight = play(Run::on(key.clone(), config), false);
-        let broken = play(Run::on(key, config), true);
-        assert_eq!(straight.events(), broken.events());
-        assert_eq!(straight.events().last(), Some(&Event::End));
-        assert_eq!(inspect(&broken.store, &registry()).unwrap().episode, None);
-        // Nothing happens any more: what is stored is acknowledged again, and what is new is refused.
-        let mut over = broken.restarted();
-        over.say(1, &summary(8)).unwrap();
-        over.say(4, &summary(9)).unwrap();
-        over.tick(10 * TIME_LIMIT);
+        let uninterrupted = play(Run::on(key.clone(), config), false);
+        let restarted = play(Run::on(key, config), true);
+        assert_eq!(uninterrupted.events(), restarted.events());
+        assert_eq!(uninterrupted.events().last(), Some(&Event::End));
+        assert_eq!(inspect(&restarted.store, &registry()).unwrap().episode, None);
+        // A finished run acknowledges stored summaries again and refuses new ones.
+        let mut finished = restarted.restarted();
+        finished.say(1, &summary(8)).unwrap();
+        finished.say(4, &summary(9)).unwrap();
+        finished.tick(10 * TIME_LIMIT);
         let answers = vec![(1, "ack 8".into()), (4, "nack 9 WrongEpisode".into())];
-        assert_eq!((over.sent(), over.events()), (answers, straight.events()));
-        let broken = over;
-        let releases = straight.events().into_iter().filter(|event| matches!(event, Event::Model(_))).count();
-        assert_eq!(releases, 8);
-        assert_eq!(straight.service.learner().counts().faults, broken.service.learner().counts().faults);
+        assert_eq!((finished.sent(), finished.events()), (answers, uninterrupted.events()));
+        let models = uninterrupted.events().into_iter().filter(|event| matches!(event, Event::Model(_))).count();
+        assert_eq!(models, 8);
+        let faults = |run: &Run| run.service.controller().counts().faults.clone();
+        assert_eq!(faults(&uninterrupted), faults(&finished));
+    }
+}
+
+/// An operator must be able to tell a finished run from one whose devices are missing.
+#[test]
+fn finished_run_reports_no_episode_no_deadline_and_nobody_missing() {
+    let mut run = Run::new(config());
+    // Before its first model is stored, the first episode is about to begin.
+    let status = run.service.status(0);
+    assert_eq!((status.finished, status.episode, status.missing), (false, Some(1), 5));
+    for episode in 0..8 {
+        run.tick(episode * TIME_LIMIT);
+        let status = run.service.status(episode * TIME_LIMIT);
+        assert_eq!((status.finished, status.episode), (false, Some(episode as u32 + 1)));
+        assert_eq!((status.missing, status.seconds_left), (5, Some(TIME_LIMIT / 1_000)));
+    }
+    run.tick(8 * TIME_LIMIT);
+    let now = 100 * TIME_LIMIT;
+    let stored = inspect(&run.store, &registry()).unwrap();
+    for status in [run.service.status(now), stored, run.restarted().service.status(now)] {
+        assert_eq!((status.finished, status.episode, status.episodes), (true, None, 8));
+        assert_eq!((status.missing, status.seconds_left), (0, None));
+        assert_eq!(status.missing_in_last_episode, Some(5));
     }
 }
 
 #[test]
-fn a_store_of_another_run_is_refused() {
+fn store_with_different_terms_is_refused() {
     let mut store = Memory::default();
     start(&mut store, &config(), &registry(), &master(), TIMING, 0).unwrap();
     let mut refuses = |config: RunConfig, registry: Registry, timing: StartOptions, sentence: &str| {
         let error = start(&mut store, &config, &registry, &master(), timing, 0).err().unwrap();
-        assert!(matches!(error, StartError::Other(_)), "{error}");
+        assert!(matches!(error, StartError::DifferentRun(_)), "{error}");
         assert!(error.to_string().contains(sentence), "{error} lacks {sentence}");
     };
     let longer = RunConfig { episode_len: Some(16), ..config() };
-    refuses(longer, registry(), TIMING, "episode-len is 8 there, not 16");
-    refuses(private(), registry(), TIMING, "privacy is null there, not \"8,0.000001\"");
-    refuses(config(), Registry { dimension: 3, ..registry() }, TIMING, "dim is 2 there, not 3");
-    refuses(config(), Registry { run: 8, ..registry() }, TIMING, "run is 7 there, not 8");
-    refuses(config(), registry(), StartOptions { window: 2, ..TIMING }, "window is 1 there, not 2");
+    refuses(longer, registry(), TIMING, "episode-len is 8, configured 16");
+    refuses(private(), registry(), TIMING, "privacy is null, configured \"8,0.000001\"");
+    refuses(config(), Registry { dimension: 3, ..registry() }, TIMING, "dim is 2, configured 3");
+    refuses(config(), Registry { run: 8, ..registry() }, TIMING, "run is 7, configured 8");
+    refuses(config(), registry(), StartOptions { window: 2, ..TIMING }, "window is 1, configured 2");
     let mut others = registry();
     others.devices[0].agent = 77;
-    refuses(config(), others, TIMING, "other devices are enrolled");
+    refuses(config(), others, TIMING, "the enrolled devices differ");
     let mut sealed = registry();
     sealed.devices[0].sealed = true;
-    refuses(config(), sealed, TIMING, "other devices have sealed frames");
+    refuses(config(), sealed, TIMING, "the devices with sealed frames differ");
     let mut fewer = registry();
     fewer.devices.pop();
-    refuses(config(), fewer, TIMING, "agents is 5 there, not 4");
-    // A revocation is no other run.
+    refuses(config(), fewer, TIMING, "agents is 5, configured 4");
+    // A revocation does not change the terms.
     let mut revoked = registry();
     revoked.devices[0].revoked = true;
     start(&mut store, &config(), &revoked, &master(), TIMING, 0).unwrap();
-    // Damage is told apart, and so is another version.
+    // Corrupt terms and other schemas have their own errors.
     let terms = store.value("terms").unwrap().unwrap();
     let mut refuses = |terms: &str, sentence: &str| {
         store.set_value("terms", terms.as_bytes()).unwrap();
         let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
         assert!(error.to_string().starts_with(sentence), "{error}");
     };
-    refuses("{", "the store's terms are damaged: ");
-    refuses("{\"schema\":1}", "the store has schema 1, not ");
+    refuses("{", "the store's terms are corrupt: ");
+    refuses("{\"schema\":1}", "the store has schema 1, this version supports ");
     store.set_value("terms", &terms).unwrap();
     store.append(&[vec![1, 2, 3]]).unwrap();
     let error = start(&mut store, &config(), &registry(), &master(), TIMING, 0).err().unwrap();
-    assert_eq!(error.to_string(), "event 0 of the store is damaged: restore the last backup");
+    assert_eq!(error.to_string(), "event 0 of the store is corrupt; restore the last backup");
 }
 
-/// What cannot start leaves no terms behind, which the corrected configuration would not agree with.
+/// Stored terms would make the corrected configuration a different run.
 #[test]
-fn a_start_that_failed_can_be_corrected() {
+fn failed_start_leaves_no_terms() {
     let krum = RunConfig { aggregator: AggregatorName::Krum, design_corruption: Some(0.45), ..config() };
     for (config, window, sentence) in [
-        (config(), 64, "window: summaries cannot be taken for 64 episodes"),
+        (config(), 64, "window: late summaries can be accepted for at most 63 episodes, got 64"),
         (krum, 1, "aggregator: krum is undefined for 5 points, 2 of them corrupted"),
-        (RunConfig { aggregator: AggregatorName::Solo, ..config() }, 1, "aggregator: solo is for simulations alone"),
+        (
+            RunConfig { aggregator: AggregatorName::Solo, ..config() },
+            1,
+            "aggregator: solo is available in simulations only",
+        ),
     ] {
         let mut store = Memory::default();
         let timing = StartOptions { window, ..TIMING };
@@ -525,12 +532,12 @@ fn a_start_that_failed_can_be_corrected() {
     }
 }
 
-/// A plain store and a private one as version 0.1.0 left them, each of them in episode 2 with two summaries of episode 1.
+/// A plain and a private store of version 0.1.0, each in episode 2 with two summaries of episode 1.
 const STORED_BY_0_1_0: &str = include_str!("stored/0.1.0.txt");
 
-/// Every later version goes on with them, and writes the same bytes for the same terms and events.
+/// Every later version resumes these stores, and writes the same bytes for the same terms and events.
 #[test]
-fn stores_of_earlier_versions_are_read() {
+fn stores_of_version_0_1_0_are_resumed() {
     let digits = |text: &str| -> Vec<u8> {
         (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
     };
@@ -558,13 +565,16 @@ fn stores_of_earlier_versions_are_read() {
         run.say(1, &summary(1)).unwrap();
         run.say(1, &summary(2)).unwrap();
         run.tick(TIME_LIMIT);
-        assert_eq!(run.sent().iter().map(|(_, words)| &**words).collect::<Vec<_>>(), ["ack 1", "ack 2", "model 3"]);
+        assert_eq!(
+            run.sent().iter().map(|(_, description)| &**description).collect::<Vec<_>>(),
+            ["ack 1", "ack 2", "model 3"]
+        );
     }
 }
 
-/// What the store says holds, whatever was done to the registry since.
+/// The registry may have changed since the run started.
 #[test]
-fn a_store_is_inspected_with_its_own_dimension() {
+fn store_is_inspected_with_its_own_dimension() {
     let mut run = Run::new(config());
     run.tick(0);
     run.say(1, &summary(1)).unwrap();
@@ -575,9 +585,9 @@ fn a_store_is_inspected_with_its_own_dimension() {
     }
 }
 
-/// A key tells nothing about others, and all follow from the master. The bytes are those of a separate calculation.
+/// The expected bytes come from an independent HKDF implementation.
 #[test]
-fn keys_follow_from_the_master() {
+fn device_keys_are_distinct_and_derived_from_the_master_key() {
     let keys: Vec<[u8; 32]> = (1..4).map(|agent| identity(agent).key).collect();
     assert!(keys[0] != keys[1] && keys[1] != keys[2]);
     assert_ne!(identity(1).key, master().identity(8, 1, 2).key);
@@ -587,9 +597,9 @@ fn keys_follow_from_the_master() {
 
 const KEY_OF_AGENT_1: &str = "f5b54985732debe3d2215098d65616c521842a070491f6f9e7e438b62d560075";
 
-/// A start that could repeat the nonces of another does not happen.
+/// A repeated boot counter would repeat nonces.
 #[test]
-fn starts_without_a_number_of_their_own_are_refused() {
+fn start_with_corrupt_or_exhausted_boot_counter_is_refused() {
     let mut store = Memory::default();
     let mut starts = |boot: &[u8]| {
         store.set_value("boot", boot).unwrap();
@@ -601,32 +611,33 @@ fn starts_without_a_number_of_their_own_are_refused() {
     }
 }
 
-/// A sealed device is heard in sealed frames only, and no nonce of the controller's comes twice, restarted or not.
 #[test]
-fn sealed_devices_hear_and_speak_sealed_frames() {
-    let registry = Registry {
-        devices: vec![EnrolledDevice { agent: 1, revoked: false, sealed: true, enrolled_at: None }],
-        ..registry()
-    };
+fn sealed_devices_use_sealed_frames_and_nonces_never_repeat() {
+    let mut registry = registry_of(1);
+    registry.devices[0].sealed = true;
     let mut device = Channel::sealed_device(identity(1), 1);
     let mut store = Memory::default();
     let mut seen = BTreeSet::new();
     for round in 1..=3_u32 {
-        // The clock stands still: the store alone must tell the starts apart.
+        // With a clock that stands still, only the store tells the starts apart.
         let mut service = start(&mut store, &config(), &registry, &master(), TIMING, 0).unwrap();
-        assert_eq!(service.handle(Link(1), &mut encode(1, &summary(1))), Err(Dropped::Version), "no way back to plain");
+        assert_eq!(
+            service.handle_frame(Link(1), &mut encode(1, &summary(1))),
+            Err(Dropped::Version),
+            "plain frame from a sealed device"
+        );
         for message in [hello(), summary(1), summary(1)] {
             let mut frame = [0; 256];
             let length = device.encode(&message, &mut frame).unwrap();
-            service.handle(Link(1), &mut frame[..length]).unwrap();
+            service.handle_frame(Link(1), &mut frame[..length]).unwrap();
             if let Some(batch) = service.take_batch() {
                 store.append(&batch.to_bytes()).unwrap();
-                service.committed(batch);
+                service.mark_committed(batch);
             }
         }
         let mut answers = Vec::new();
         while let Some(mut outgoing) = service.poll() {
-            assert!(seen.insert(outgoing.frame[16..28].to_vec()), "a nonce comes twice");
+            assert!(seen.insert(outgoing.frame[16..28].to_vec()), "repeated nonce");
             let answer = match device.decode(&mut outgoing.frame).unwrap() {
                 Message::Model(model) => format!("model {}", model.episode),
                 Message::Ack { episode } => format!("ack {episode}"),

@@ -288,7 +288,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
         let message = Message::Summary(SummaryMessage { episode, steps: 4, reward_sum: 1.0, gram, feature_sum });
         let mut frame = [0; max_frame_len(2)];
         let length = identity.encode(&message, &mut frame).map_err(|error| error.to_string())?;
-        service.handle(Link(agent.into()), &mut frame[..length]).map_err(|reason| format!("{reason:?}"))?;
+        service.handle_frame(Link(agent.into()), &mut frame[..length]).map_err(|reason| format!("{reason:?}"))?;
         commit_and_tick(&mut service, &mut store, 0).map_err(|error| error.to_string())?;
         while let Some(outgoing) = service.poll() {
             let identity = master.identity(1, outgoing.link.0 as u32, 2);
@@ -297,7 +297,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
             }
         }
     }
-    if service.is_over() { Ok(()) } else { Err("its episodes are not over".into()) }
+    if service.is_finished() { Ok(()) } else { Err("its episodes are not over".into()) }
 }
 
 /// Every operation of a service's store fails once. The service ends with an error; started again it has all that it

@@ -234,19 +234,19 @@ fn mqtt(data: &[u8]) {
         agent
     });
     let mut service = service();
-    service.reaches_all(Link(1));
+    service.add_broker(Link(1));
     let first = service.take_batch().expect("batch with the first release");
-    service.committed(first);
+    service.mark_committed(first);
     while service.poll().is_some() {}
     for mut frame in [message.to_vec(), authenticated(&master().identity(RUN, agent, 2), message)] {
-        let taken = service.handle(Link(1), &mut frame).is_ok();
+        let taken = service.handle_frame(Link(1), &mut frame).is_ok();
         if let Some(batch) = service.take_batch() {
             assert!(taken && batch.events().len() == 1);
-            service.committed(batch);
+            service.mark_committed(batch);
         }
-        let replies = std::iter::from_fn(|| service.poll()).count();
-        assert!(replies <= usize::from(taken), "{replies} replies");
-        service.left(Link(1), agent);
+        let answers = std::iter::from_fn(|| service.poll()).count();
+        assert!(answers <= usize::from(taken), "{answers} answers");
+        service.detach(Link(1), agent);
     }
     service.tick(10_000).expect("episode closes");
 }

@@ -1,11 +1,11 @@
-//! The rows that are timed.
+//! Inputs of the benchmark.
 
 use std::f64::consts::{SQRT_2, TAU};
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// N rows of p numbers, 30 % of them corrupted as the name says.
+/// N rows of p numbers, 30 % of them corrupted in the way of the name.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -37,7 +37,7 @@ pub(crate) const ALL: [Case; 16] = [
 ];
 
 impl Case {
-    /// More of the small ones, because they vary more.
+    /// Returns the number of repetitions; small cases vary more and get more.
     pub(crate) fn seeds(&self) -> u64 {
         (2_000_000 / (self.n * self.p)).clamp(2, 100) as u64
     }
@@ -69,7 +69,7 @@ impl Case {
     }
 }
 
-/// The rows moved by 1 % of a standard deviation per coordinate: all of them together, or each its own way.
+/// Moves rows by 1 % of a standard deviation per coordinate, all in the same direction or each in its own.
 pub(crate) fn drifted(rows: &[f64], p: usize, together: bool) -> Vec<f64> {
     let mut rng = Pcg64::seed_from_u64(99);
     let deviation = deviation(rows, p);
@@ -78,7 +78,7 @@ pub(crate) fn drifted(rows: &[f64], p: usize, together: bool) -> Vec<f64> {
     rows.iter().enumerate().map(|(i, x)| x + moved(i)).collect()
 }
 
-/// A typical deviation of honest rows: the median of |x − median| is beyond the reach of 30 %.
+/// Estimates the standard deviation of honest rows by the median of |x − median|, which 30 % cannot move far.
 fn deviation(rows: &[f64], p: usize) -> f64 {
     let median = |mut values: Vec<f64>| {
         let middle = values.len() / 2;
@@ -92,7 +92,7 @@ fn deviation(rows: &[f64], p: usize) -> f64 {
     1.48 * deviations.sum::<f64>() / p as f64
 }
 
-/// Σxxᵀ of 200 actions, half of whose coordinates are short, packed with √2 off the diagonal.
+/// Σxxᵀ of 200 actions with half of their coordinates scaled by 0.2, packed with √2 off the diagonal.
 fn gram(p: usize, rng: &mut Pcg64) -> Vec<f64> {
     let d = (1..).find(|d| d * (d + 1) / 2 == p).expect("a triangular number");
     let mut sum = vec![0.0; p];

@@ -1,7 +1,7 @@
-//! What the geometric median costs: passes, time against a plain read, threads, peers, memory.
+//! Cost of the geometric median: passes, time relative to a plain read, threads, peers, memory.
 //!
-//! `cargo bench -p fedbandit --bench median` prints the tables, or those named after `--`; with `-- --write` all of them
-//! replace those of docs/benchmarks.md. Times are CPU times, the least of several runs; every ratio is of two times from the same run.
+//! `cargo bench -p fedbandit --bench median` prints the tables, or those named after `--`; `-- --write` records all of them
+//! in docs/benchmarks.md. Times are CPU times, the minimum of several runs. Both times of a ratio are from the same run.
 
 mod cases;
 #[path = "../record/child.rs"]
@@ -21,48 +21,48 @@ fn main() {
     if let [mode, rest @ ..] = &arguments[..]
         && mode == "memory-of"
     {
-        return aggregate_a_million(rest);
+        return aggregate_many(rest);
     }
-    let named = |name| !record::wanted() && arguments.iter().any(|argument| argument == name);
+    let named = |name| !record::is_requested() && arguments.iter().any(|argument| argument == name);
     let some = SECTIONS.iter().any(|(name, _)| named(name));
     let sections: Vec<String> =
         SECTIONS.iter().filter(|(name, _)| !some || named(name)).map(|(_, section)| section()).collect();
-    if record::wanted() {
+    if record::is_requested() {
         record::write("median", &peers::versions(), &format!("{HEAD}\n{}", sections.join("\n\n")));
     }
 }
 
 type Section = fn() -> String;
 
-/// What can be asked for by name; all without.
+/// Tables by name.
 const SECTIONS: [(&str, Section); 5] =
     [("passes", passes), ("reads", reads), ("threads", threads), ("peers", peers::table), ("memory", memory)];
 
 const HEAD: &str = "\
-A case of the geometric median is named by what 30 % of its rows do: `far` are scattered at 300 σ, `collude` stand at one
-point 10 σ away in every coordinate, `near` at one 1 σ away, `gram` are Gram matrices of 200 anisotropic actions with liars
-at minus their mean.
+The name of a case describes its corrupted rows, 30 % of all. `far`: scattered at 300 σ. `collude`: all at one point, 10 σ
+away in every coordinate. `near`: all at one point, 1 σ away. `gram`: the rows are Gram matrices of 200 anisotropic actions,
+and the corrupted ones are minus their mean.
 ";
 
-/// The least CPU time of this thread.
+/// Minimum CPU time of this thread.
 fn cpu<T>(runs: usize, work: impl FnMut() -> T) -> f64 {
     least(ClockId::ThreadCPUTime, runs, work)
 }
 
-/// As many runs as take about a second, for work on so many numbers.
+/// Number of runs that take about a second, for work on a given number of values.
 fn runs(numbers: usize) -> usize {
     (100_000_000 / numbers).clamp(5, 500)
 }
 
 fn pool(threads: usize) -> ThreadPool {
-    ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be had")
+    ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start")
 }
 
 fn solve(points: &Points<'_>, tolerance: f64) -> Aggregate {
-    GeometricMedian::new(Tolerance::Relative(tolerance)).aggregate(points).expect("there are points")
+    GeometricMedian::new(Tolerance::Relative(tolerance)).aggregate(points).expect("at least one point")
 }
 
-/// Sums all values: as fast as they can be read.
+/// Sums all values, as fast as memory can be read.
 fn read(values: &[f64]) -> f64 {
     pulp::Arch::new().dispatch(
         #[inline(always)]
@@ -91,10 +91,10 @@ fn passes() -> String {
             let points = Points::new(&rows[..], case.p).expect("whole rows");
             loose = loose.max(solve(&points, 1e-6).passes);
             let mut median = GeometricMedian::new(Tolerance::Relative(1e-9));
-            cold = cold.max(median.aggregate(&points).expect("there are points").passes);
+            cold = cold.max(median.aggregate(&points).expect("at least one point").passes);
             let passes = |rows: &[f64]| {
                 let points = Points::new(rows, case.p).expect("whole rows");
-                median.clone().aggregate(&points).expect("there are points").passes
+                median.clone().aggregate(&points).expect("at least one point").passes
             };
             warm = warm.max(passes(&drifted(&rows, case.p, true)));
             apart = apart.max(passes(&drifted(&rows, case.p, false)));
@@ -123,7 +123,7 @@ fn reads() -> String {
             let Aggregate { point, objective, .. } = solve(&points, 1e-9);
             let mut radii = vec![0.0; n];
             let (mut a_read, mut a_pass) = (f64::INFINITY, f64::INFINITY);
-            // In turns: what slows the machine for a while slows both.
+            // Alternately, so that a slow phase of the machine affects both.
             for _ in 0..runs(n * p) {
                 a_read = a_read.min(cpu(1, || read(&rows)));
                 a_pass = a_pass.min(cpu(1, || pass(&points, &point, objective, &mut radii)));
@@ -162,7 +162,7 @@ fn threads() -> String {
     table.0
 }
 
-/// The least wall times with one thread and with two, in turns.
+/// Minimum wall times with one thread and with two, measured alternately.
 fn walls<T>(pools: &[ThreadPool; 2], turns: usize, work: impl Fn() -> T + Sync) -> [f64; 2] {
     let mut walls = [f64::INFINITY; 2];
     for _ in 0..turns {
@@ -173,7 +173,7 @@ fn walls<T>(pools: &[ThreadPool; 2], turns: usize, work: impl Fn() -> T + Sync) 
     walls
 }
 
-/// What two threads can gain by reading.
+/// Sums all values on two threads.
 fn read_in_parts(values: &[f64]) -> f64 {
     if values.len() < 1 << 17 {
         return read(values);
@@ -186,12 +186,12 @@ fn read_in_parts(values: &[f64]) -> f64 {
 fn memory() -> String {
     let title = "A million agents, d = 8: V and v aggregated in one process (limit 1.3 × the data)";
     let mut table = Table::new(title, "| data MB | peak MB | ratio | CPU s | passes |");
-    table.row(child::again(&["memory-of", "1000000"]));
+    table.row(child::run_self(&["memory-of", "1000000"]));
     table.0
 }
 
-/// The child of [`memory`]: its own peak is the measurement.
-fn aggregate_a_million(arguments: &[String]) {
+/// Child process of [`memory`], which measures its own peak.
+fn aggregate_many(arguments: &[String]) {
     let n: usize = arguments.first().and_then(|n| n.parse().ok()).expect("a number of agents");
     let (mut bytes, mut passes) = (0, 0);
     let matrices = Case { name: "far", n, p: 36 }.rows(0);

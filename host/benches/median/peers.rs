@@ -1,4 +1,4 @@
-//! Other implementations on the same rows: `rstats` (Rust) and `geom-median` (NumPy).
+//! Peers on the same rows: `rstats` (Rust) and `geom-median` (NumPy).
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const CASES: [Case; 7] = [
     Case { name: "collude", n: 10_000, p: 528 },
 ];
 
-/// A time in seconds, and the point that was found in it.
+/// Time in seconds, and the resulting point.
 type Run = (f64, Vec<f64>);
 
 pub(crate) fn table() -> String {
@@ -60,13 +60,13 @@ pub(crate) fn versions() -> Vec<String> {
     [vec![locked("rstats")], child::versions(&["geom-median", "numpy"])].concat()
 }
 
-/// To the accuracy of the others, which is that of f64.
+/// Runs to the accuracy of the peers, which is that of f64.
 fn ours(points: &Points<'_>) -> Run {
     let seconds = cpu(runs(10 * points.values().len()), || solve(points, 1e-12));
     (seconds, solve(points, 1e-12).point)
 }
 
-/// Its stopping rule is on the sum of 1/r; this is where its answers stop improving.
+/// Tolerance of rstats, on the sum of 1/r. Below it the results no longer improve.
 const RSTATS_EPS: f64 = 1e-12;
 
 fn rstats(points: &Points<'_>) -> Run {
@@ -93,6 +93,6 @@ fn geom_median(python: &Path, rows: &[f64], p: usize) -> Result<Run, String> {
     let bytes: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
     std::fs::write(&file, bytes).map_err(|error| error.to_string())?;
     let numbers = script(python, SCRIPT, &[file.to_string_lossy().into(), p.to_string()])?;
-    let [seconds, point @ ..] = &numbers[..] else { return Err("no answer".into()) };
-    if point.len() == p { Ok((*seconds, point.to_vec())) } else { Err("no answer".into()) }
+    let [seconds, point @ ..] = &numbers[..] else { return Err("no output".into()) };
+    if point.len() == p { Ok((*seconds, point.to_vec())) } else { Err("no output".into()) }
 }

@@ -1,9 +1,9 @@
-//! Measurements in processes of their own: of peers in Python, and of this program's memory.
+//! Measurements in child processes: Python peers, and memory of this program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A Python that has a module, installed on first use.
+/// Returns a Python interpreter with a module, which is installed on first use.
 pub(crate) fn python(module: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
     let python = home.join("bin/python");
@@ -16,7 +16,7 @@ pub(crate) fn python(module: &str, packages: &[&str]) -> Result<PathBuf, String>
     Ok(python)
 }
 
-/// The versions of Python packages, with their names.
+/// Returns the names and versions of Python packages.
 pub(crate) fn versions(packages: &[&str]) -> Vec<String> {
     let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers/bin/python");
     let version = |package: &&str| {
@@ -27,25 +27,25 @@ pub(crate) fn versions(packages: &[&str]) -> Vec<String> {
     packages.iter().map(version).collect()
 }
 
-/// What a script prints, in numbers. It has one thread.
+/// Runs a script with one thread, and parses the numbers that it prints.
 pub(crate) fn script(python: &Path, script: &str, arguments: &[String]) -> Result<Vec<f64>, String> {
     let threads = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"].map(|name| (name, "1"));
     let output = run(Command::new(python).args(["-c", script]).args(arguments).envs(threads))?;
-    output.split_whitespace().map(|number| number.parse().map_err(|_| format!("{number} is no number"))).collect()
+    output.split_whitespace().map(|number| number.parse().map_err(|_| format!("not a number: {number}"))).collect()
 }
 
-/// This program's output when it is started with these arguments.
-pub(crate) fn again(arguments: &[&str]) -> String {
-    let program = std::env::current_exe().expect("this program has a path");
-    run(Command::new(program).args(arguments)).expect("this program can be run").trim().to_owned()
+/// Runs this program with other arguments, and returns its output.
+pub(crate) fn run_self(arguments: &[&str]) -> String {
+    let program = std::env::current_exe().expect("the program has a path");
+    run(Command::new(program).args(arguments)).expect("the program runs").trim().to_owned()
 }
 
-/// The most memory that this process has had, in MB.
+/// Returns the peak memory of this process in MB.
 pub(crate) fn peak() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux says how much memory was used");
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc/self/status is readable");
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<f64>().ok());
-    peak.expect("in kB") * 1.024e-3
+    peak.expect("VmHWM in kB") * 1.024e-3
 }
 
 fn run(command: &mut Command) -> Result<String, String> {

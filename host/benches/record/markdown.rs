@@ -1,33 +1,33 @@
-//! docs/benchmarks.md as a text: sections between marks, one of which follows from the tables of the others.
+//! Sections of docs/benchmarks.md between markers. One section is derived from the tables of the others.
 
 use std::fmt::Write as _;
 
-/// The name of the section that follows from the others.
+/// Name of the derived section.
 pub(crate) const LOSSES: &str = "losses";
 
-fn marks(name: &str) -> [String; 2] {
+fn markers(name: &str) -> [String; 2] {
     [format!("<!-- {name}: ./ci.sh bench --write -->\n"), format!("\n<!-- end of {name} -->\n")]
 }
 
-/// What is before a section, in it and after it.
+/// Splits a page into the text before, in and after a section.
 pub(crate) fn section<'a>(page: &'a str, name: &str) -> Option<[&'a str; 3]> {
-    let [begin, end] = marks(name);
+    let [begin, end] = markers(name);
     let (before, rest) = page.split_once(&begin)?;
     let (text, after) = rest.split_once(&end)?;
     Some([before, text, after])
 }
 
-/// The page with a text between the marks of a section, which are added at the end if there are none.
-pub(crate) fn with(page: &str, name: &str, text: &str) -> String {
-    let [begin, end] = marks(name);
+/// Replaces the text of a section, which is added at the end if missing.
+pub(crate) fn replace_section(page: &str, name: &str, text: &str) -> String {
+    let [begin, end] = markers(name);
     let at_the_end = format!("{page}\n");
     let [before, _, after] = section(page, name).unwrap_or([&at_the_end, "", ""]);
     [before, &begin, text, &end, after].concat()
 }
 
-/// Where a limit is missed, a peer is faster or something was not measured, and how far it is to what we are held to.
+/// Derives the section of losses: missed limits, faster peers and peers that were not measured, and the range of ratios.
 ///
-/// A column called × has how many times a peer takes what we take; one called ratio, how many times we take what something simpler takes.
+/// A column × is a peer's time relative to ours. A column `ratio` is our time relative to a baseline.
 pub(crate) fn losses(page: &str) -> String {
     let others = section(page, LOSSES).map_or_else(|| page.to_owned(), |[before, _, after]| [before, after].concat());
     let mut rows = String::new();
@@ -45,28 +45,28 @@ pub(crate) fn losses(page: &str) -> String {
             let _ = write!(ratios, "\n| {title} | {least:.2} | {most:.2} |");
         }
     }
-    let none = if rows.is_empty() { "\nThere is no such row.\n" } else { "" };
+    let none = if rows.is_empty() { "\nNo such row.\n" } else { "" };
     format!("{HEAD}{none}{rows}\n{RATIOS}{ratios}")
 }
 
 const HEAD: &str = "\
 ## Where we lose
 
-Found in the tables below by the command that writes them: every row with a missed limit (✗), with a peer that is faster (a number
-below 1 in a column ×) or with a peer that could not be measured.
+Derived from the tables below by the command that writes them: every row with a missed limit (✗), a faster peer (a number
+below 1 in a column ×) or a peer that was not measured.
 ";
 
 const RATIOS: &str = "\
-And how many times we take what a table holds us to, by its column `ratio`: a plain read, a disk, the paper's rule.
+Range of the columns `ratio`, which compare with a baseline: a plain read, the disk alone, the paper's rule.
 
-| table | at least | at most |
+| table | smallest | largest |
 |---|---|---|";
 
 fn is_lost(header: &str, row: &str) -> bool {
     row.contains('✗') || row.contains("not measured") || named(header, row, "×").any(|gain| gain < 1.0)
 }
 
-/// The numbers of a row in columns whose names begin so.
+/// Returns the numbers of a row in the columns whose names start with a prefix.
 fn named(header: &str, row: &str, name: &str) -> impl Iterator<Item = f64> {
     let columns = header.split('|').zip(row.split('|')).filter(move |(column, _)| column.trim().starts_with(name));
     columns.filter_map(|(_, cell)| {

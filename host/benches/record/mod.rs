@@ -1,4 +1,4 @@
-//! What the benchmarks share: clocks, tables, and docs/benchmarks.md, where each benchmark has a section between marks.
+//! Clocks and tables of the benchmarks, and their sections of docs/benchmarks.md.
 
 mod markdown;
 
@@ -9,30 +9,30 @@ use std::process::Command;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The page, from a package at any depth of the repository.
+/// Finds docs/benchmarks.md from a package at any depth of the repository.
 fn page_file() -> PathBuf {
     let page = |directory: &Path| directory.join("docs/benchmarks.md");
     let mut pages = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(page);
     pages.find(|page| page.exists()).expect("docs/benchmarks.md exists")
 }
 
-/// Whether the tables are to replace those on record.
-pub(crate) fn wanted() -> bool {
+/// True if the tables shall be recorded.
+pub(crate) fn is_requested() -> bool {
     std::env::args().any(|argument| argument == "--write")
 }
 
-/// Puts a benchmark's text between its marks, below what it was measured with, and finds anew where we lose.
+/// Replaces the section of a benchmark, and derives the losses again.
 pub(crate) fn write(name: &str, peers: &[String], text: &str) {
     let path = page_file();
     let file = std::fs::read_to_string(&path).expect("docs/benchmarks.md can be read");
-    let file = markdown::with(&file, name, &format!("{}\n\n{text}", measured_with(peers)));
-    let file = markdown::with(&file, markdown::LOSSES, &markdown::losses(&file));
+    let file = markdown::replace_section(&file, name, &format!("{}\n\n{text}", measured_with(peers)));
+    let file = markdown::replace_section(&file, markdown::LOSSES, &markdown::losses(&file));
     std::fs::write(path, file).expect("docs/benchmarks.md can be written");
 }
 
-/// Versions and machine.
+/// Describes the versions and the machine.
 fn measured_with(peers: &[String]) -> String {
-    let rustc = Command::new("rustc").arg("--version").output().expect("rustc says its version").stdout;
+    let rustc = Command::new("rustc").arg("--version").output().expect("rustc --version runs").stdout;
     let ours = [format!("fedbandit {}", fedbandit::VERSION), String::from_utf8_lossy(&rustc).trim().to_owned()];
     let first = |file: &str, key: &str| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -46,16 +46,16 @@ fn measured_with(peers: &[String]) -> String {
     format!("Measured with {}, on {cores} cores of {cpu} with {:.0} GiB.", software.join(", "), kib / 1_048_576.0)
 }
 
-/// The version of a dependency, with its name.
+/// Returns the name and the version of a dependency.
 #[allow(dead_code, reason = "not every benchmark has such a peer")]
 pub(crate) fn locked(name: &str) -> String {
     let lock = include_str!("../../../Cargo.lock");
     let version =
         lock.split_once(&format!("name = \"{name}\"\nversion = \"")).and_then(|(_, rest)| rest.split_once('"'));
-    format!("{name} {}", version.expect("it is a dependency").0)
+    format!("{name} {}", version.expect("a dependency").0)
 }
 
-/// Prints a table as it grows, and keeps it.
+/// Table that is printed row by row and kept.
 pub(crate) struct Table(pub(crate) String);
 
 impl Table {
@@ -72,7 +72,7 @@ impl Table {
     }
 }
 
-/// What stands behind a number that has a limit.
+/// Returns the mark of a missed limit.
 pub(crate) fn mark(met: bool) -> &'static str {
     if met { "" } else { " ✗" }
 }
@@ -82,7 +82,7 @@ pub(crate) fn clock(id: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// The least time of several runs, in seconds.
+/// Minimum time of several runs, in seconds.
 pub(crate) fn least<T>(id: ClockId, runs: usize, mut work: impl FnMut() -> T) -> f64 {
     let mut once = || {
         let start = clock(id);

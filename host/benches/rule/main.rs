@@ -1,14 +1,12 @@
-//! What a rule takes for one episode: `whitened-filter` against the paper's pair of medians.
+//! CPU time of a rule for one episode: `whitened-filter` against the paper's pair of medians.
 //!
-//! `cargo bench -p fedbandit --bench rule` prints the table; with `-- --write` it replaces that of docs/benchmarks.md.
+//! `cargo bench -p fedbandit --bench rule` prints the table; `-- --write` also records it in docs/benchmarks.md.
 
 #[path = "../record/mod.rs"]
 mod record;
 
 use fedbandit::aggregate::{GeometricMedian, Tolerance};
-use fedbandit::algorithm::Calibrated;
-use fedbandit::algorithm::Streams;
-use fedbandit::algorithm::{PaperRule, Rule};
+use fedbandit::algorithm::{Calibrated, PaperRule, Rule, Streams};
 use fedbandit::robust::{Assumptions, Centre, Whitened};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;
@@ -18,18 +16,19 @@ use record::{Table, least, mark};
 use rustix::time::ClockId;
 
 fn main() {
-    let title = "Rules: one episode with 30 % liars, one thread (limit 3 at N = 10,000, d = 8)";
-    let columns = "| N | d | liars | geometric-median ms | whitened-filter ms | ratio, filter to geometric-median |";
+    let title = "Rules: one episode with 30 % corrupted agents, one thread (limit 3 at N = 10,000, d = 8)";
+    let columns =
+        "| N | d | corrupted | geometric-median ms | whitened-filter ms | ratio, filter to geometric-median |";
     let mut table = Table::new(title, columns);
-    let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be had");
+    let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread starts");
     for (n, d) in [(100, 8), (1000, 8), (10_000, 8), (1000, 32)] {
         for (name, push) in [("none", 0.0), ("near", 1.0), ("far", 100.0), ("gram", 1.0)] {
             let streams = streams(n, d, push, name == "gram");
             let runs = (2_000_000 / (n * d * d)).clamp(3, 100);
             let [median, filter] = one.install(|| {
                 rules().map(|mut rule| {
-                    // From the second episode on a rule knows where its last answer was.
-                    let mut estimate = || rule.estimate(&streams, 2).expect("there are units");
+                    // The first call is a cold start; later episodes start from the last estimate.
+                    let mut estimate = || rule.estimate(&streams, 2).expect("at least one unit");
                     estimate();
                     least(ClockId::ThreadCPUTime, runs, estimate) * 1e3
                 })
@@ -39,14 +38,15 @@ fn main() {
             table.row(format!("| {n} | {d} | {name} | {median:.2} | {filter:.2} | {ratio:.2}{miss} |"));
         }
     }
-    if record::wanted() {
+    if record::is_requested() {
         record::write("rule", &[], &format!("{HEAD}\n{}", table.0));
     }
 }
 
 const HEAD: &str = "\
-Gram matrices of 200 steps each, and liars of which all add the same to their feature sum: `near` 3 deviations of an honest one,
-`far` 300; those of `gram` are `near`, and claim to have explored one direction only. The paper's rule has the calibrated schedule.
+Each agent has the Gram matrix of 200 steps. All corrupted agents add the same vector to their feature sum: 3 standard
+deviations of an honest one (`near`) or 300 (`far`). Those of `gram` are `near`, and claim to have explored one direction
+only. The paper's rule has the calibrated schedule.
 ";
 
 fn rules() -> [Box<dyn Rule>; 2] {

@@ -1,6 +1,6 @@
-//! What simulated agents cost: a step against its random numbers, selection against peers, memory.
+//! Cost of simulated agents: a step relative to its random numbers, selection against peers, memory.
 //!
-//! `cargo bench -p fedbandit --bench simulation` prints the tables; with `-- --write` they replace those of docs/benchmarks.md.
+//! `cargo bench -p fedbandit --bench simulation` prints the tables; `-- --write` also records them in docs/benchmarks.md.
 
 #[path = "../record/child.rs"]
 mod child;
@@ -22,41 +22,42 @@ fn main() {
         return many_devices();
     }
     let tables = [steps(), peers::table(), memory()];
-    if record::wanted() {
+    if record::is_requested() {
         record::write("simulation", &peers::versions(), &format!("{HEAD}\n{}", tables.join("\n\n")));
     }
 }
 
 const HEAD: &str = "\
-A simulated step draws 10 arms in the unit ball, selects one, draws its reward and records it, with models that come every 64
-steps. Its random numbers are the same ones from the same generator, summed: for each arm d normal and one exponential, and
-a normal one for the reward.
+A simulated step draws 10 arms in the unit ball, selects one, draws its reward and records it; a new model comes every 64
+steps. Its random numbers are the same numbers from the same generator, only summed: d normal and one exponential per arm,
+and one normal for the reward.
 
-Selection is `select_all` on decision sets that are there already, laid out side by side as it takes them; beside it stand the
-same with laying out arrays of actions first, and `Agent::select` on one set after the other. Peers get as many contexts, all at
-once, laid out as they take them. It is not like for like. The peers have a model for each arm and one context for all, fedbandit has one model and a
-vector for each arm; for each arm all compute one d × d quadratic form and one inner product. fedbandit and contextualbandits work in f32,
-mabwiser in f64; contextualbandits adds an intercept; fedbandit reads ten times as much and checks every vector.
+Selection is `select_all` on decision sets that are already in its layout. \"Laid out first\" includes copying arrays of
+actions into that layout; \"one at a time\" is `Agent::select`. Peers get the same number of contexts as one batch in their
+own layout. The comparison is not like for like. A peer has one model per arm and one context for all arms; fedbandit has one
+model and a vector per arm. Per arm, all compute one d × d quadratic form and one inner product. fedbandit and
+contextualbandits use f32, mabwiser f64; contextualbandits adds an intercept; fedbandit reads ten times as much data and
+validates every vector.
 ";
 
 const ARMS: usize = 10;
 const AGENTS: usize = 100;
 
 fn simulate(config: &SimulationConfig) -> Outcome {
-    fedbandit::simulation::simulate(config, &Logs::new(), 1, &|_| {}).expect("the configuration makes sense")
+    fedbandit::simulation::simulate(config, &Logs::new(), 1, &|_| {}).expect("a valid configuration")
 }
 
 fn steps() -> String {
     let title = "Simulation: a step of one agent against its random numbers, 10 arms, one thread (limit 2.5 at d = 8)";
     let mut table = Table::new(title, "| d | step ns | its random numbers ns | ratio | agent-steps per CPU second |");
-    let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be had");
+    let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread starts");
     for dim in [2, 4, 8, 16, 32, 64] {
         let steps = 160_000 / dim;
         let (aggregator, attack) = (AggregatorName::Mean, Attack::None);
         let run = RunConfig { agents: AGENTS, dim, steps: steps as u32, aggregator, ..RunConfig::default() };
         let config = SimulationConfig { run, arms: ARMS, attack, ..SimulationConfig::default() };
         let (mut step, mut draws) = (f64::INFINITY, f64::INFINITY);
-        // In turns: what slows the machine for a while slows both.
+        // Alternately, so that a slow phase of the machine affects both.
         for _ in 0..5 {
             step = step.min(1.0 / one.install(|| simulate(&config)).agent_steps_per_cpu_second);
             draws = draws.min(least(ClockId::ThreadCPUTime, 1, || draw(dim, AGENTS * steps)) / (AGENTS * steps) as f64);
@@ -69,7 +70,7 @@ fn steps() -> String {
     table.0
 }
 
-/// The sum of the numbers that steps in the ball draw: each arm's direction and radius, and the reward's noise.
+/// Sums the random numbers of steps in the ball: direction and radius of each arm, and noise of the reward.
 fn draw(dimension: usize, steps: usize) -> f64 {
     let mut rng = Pcg64::seed_from_u64(1);
     let mut sum = 0.0;
@@ -89,11 +90,11 @@ fn draw(dimension: usize, steps: usize) -> f64 {
 fn memory() -> String {
     let title = "Simulation: 100,000 virtual devices, d = 16, in one process (limit 2 GiB)";
     let mut table = Table::new(title, "| devices | episodes | peak MB | bytes per device |");
-    table.row(child::again(&["memory-of", "100000"]));
+    table.row(child::run_self(&["memory-of", "100000"]));
     table.0
 }
 
-/// The child of [`memory`]: its own peak is the measurement.
+/// Child process of [`memory`], which measures its own peak.
 fn many_devices() {
     let agents: usize = std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number of devices");
     let run = RunConfig { agents, dim: 16, steps: 16, episode_len: Some(4), ..RunConfig::default() };

@@ -1,4 +1,4 @@
-//! Selection against LinUCB in `mabwiser` and `contextualbandits`, which are Python on NumPy.
+//! Selection against LinUCB of `mabwiser` and `contextualbandits` (Python with NumPy).
 
 use std::hint::black_box;
 
@@ -13,10 +13,10 @@ use super::ARMS;
 use super::child::{self, python, script};
 use super::record::{Table, least, mark};
 
-/// How many decision sets are chosen from in one batch.
+/// Decision sets in a batch.
 const BATCH: usize = 10_000;
 
-/// Module, package, and how its model is made and asked.
+/// Module, package, and the script that fits a model.
 const PEERS: [(&str, &str, &str); 2] = [
     (
         "mabwiser",
@@ -38,7 +38,7 @@ model.fit(seen, chosen, rewards)
     ),
 ];
 
-/// Prints the CPU seconds of one batch, the least of several.
+/// Script around the model, which prints the minimum CPU seconds of a batch.
 const BEFORE: &str = "\
 import sys, time, warnings, numpy
 warnings.filterwarnings('ignore')
@@ -70,7 +70,7 @@ pub(crate) fn table() -> String {
             let theirs = python(module, &[package, "numpy"]).and_then(|python| {
                 let text = [BEFORE, model, AFTER].concat();
                 let seconds = script(&python, &text, &[dim, ARMS, BATCH].map(|n| n.to_string()))?;
-                seconds.first().copied().ok_or_else(|| "no answer".into())
+                seconds.first().copied().ok_or_else(|| "no output".into())
             });
             let [ours, laid_out, one] = ours();
             let rate = |seconds: f64| BATCH as f64 / seconds * 1e-6;
@@ -97,7 +97,7 @@ pub(crate) fn versions() -> Vec<String> {
     child::versions(&["mabwiser", "contextualbandits", "numpy"])
 }
 
-/// The CPU seconds of one batch, the least of several: all decision sets together, the same with laying them out, and one after the other.
+/// Returns the minimum CPU seconds of a batch: all decision sets together, the same including their layout, and one by one.
 fn ours<const D: usize>() -> [f64; 3] {
     let mut rng = Pcg64::seed_from_u64(1);
     let mut vector = || project(&Action::<D>::from_fn(|_, _| StandardNormal.sample(&mut rng)));
@@ -121,7 +121,7 @@ fn ours<const D: usize>() -> [f64; 3] {
     [batch, laid_out, one]
 }
 
-/// An agent with a model of Λ = 2I + xxᵀ and θ = x.
+/// Creates an agent with the model Λ = 2I + xxᵀ, θ = x.
 fn agent<const D: usize>(x: &Action<D>) -> Agent<D> {
     let entry = |i: usize, j: usize| if i == j { 2.0 + x[i] * x[j] } else { x[i] * x[j] };
     let design: Vec<f32> = (0..D).flat_map(|i| (i..D).map(move |j| entry(i, j))).collect();

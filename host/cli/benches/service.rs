@@ -1,6 +1,6 @@
-//! The service under load, on the machine that also runs its devices.
+//! The service under load, with its devices on the same machine.
 //!
-//! `cargo bench -p fedbandit-cli --bench service` prints the tables; with `-- --write` they replace those of docs/benchmarks.md.
+//! `cargo bench -p fedbandit-cli --bench service` prints the tables; `-- --write` also records them in docs/benchmarks.md.
 
 #[path = "../../benches/record/mod.rs"]
 mod record;
@@ -37,20 +37,20 @@ fn main() -> Outcome<()> {
     let _ = fs::remove_dir_all(&home);
     let tables = [load(&home.join("load"))?, idle(&home.join("idle"))?];
     fs::remove_dir_all(&home)?;
-    if record::wanted() {
+    if record::is_requested() {
         record::write("service", &[], &tables.join("\n\n"));
     }
     Ok(())
 }
 
-/// A running service, which goes with the value.
-struct StateMachine {
+/// A running service, killed when dropped.
+struct Service {
     child: Child,
     address: String,
     directory: PathBuf,
 }
 
-impl StateMachine {
+impl Service {
     fn start(directory: &Path, devices: u32) -> Outcome<Self> {
         fs::create_dir_all(directory)?;
         let command = || {
@@ -59,7 +59,7 @@ impl StateMachine {
             command
         };
         let arguments = format!("enroll --dir fleet --dim {D} --count {devices}");
-        assert!(command().args(arguments.split(' ')).output()?.status.success(), "devices can be enrolled");
+        assert!(command().args(arguments.split(' ')).output()?.status.success(), "enrollment failed");
         let settings = "dir = \"fleet\"\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\nsteps = 4000000\n";
         fs::write(directory.join("controller.toml"), settings)?;
         let mut child = command().args(["serve", "--config", "controller.toml"]).spawn()?;
@@ -74,30 +74,30 @@ impl StateMachine {
         Ok(Identity::from_blob(blob.as_slice().try_into()?).ok_or("no identity")?)
     }
 
-    /// A field of the process' status, in MB.
+    /// Returns a field of the process status in MB.
     fn memory(&self, field: &str) -> Outcome<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
         Ok(line.split_whitespace().next().ok_or("no number")?.parse::<f64>()? * 1.024e-3)
     }
 
-    /// CPU seconds of all threads so far.
+    /// Returns the CPU seconds of all threads so far.
     fn cpu(&self) -> Outcome<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        // utime and stime, in hundredths of a second.
+        // utime and stime in hundredths of a second.
         Ok((fields[11].parse::<f64>()? + fields[12].parse::<f64>()?) / 100.0)
     }
 }
 
-impl Drop for StateMachine {
+impl Drop for Service {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A device with the firmware's agent and session, whose episodes have two recorded steps.
+/// A device with the firmware's agent and session. Its episodes have two recorded steps.
 struct Device {
     agent: Agent<D>,
     session: Session<FRAME, 4>,
@@ -105,7 +105,7 @@ struct Device {
     stream: TcpStream,
     decoder: cobs::Decoder<FRAME>,
     sent: Option<Instant>,
-    /// From a summary's sending to its acknowledgement, in seconds.
+    /// Seconds from sending a summary to its acknowledgement.
     latencies: Vec<f64>,
 }
 
@@ -125,8 +125,8 @@ impl Device {
         })
     }
 
-    /// Says what is due.
-    async fn speak(&mut self, now: u64) -> Outcome<()> {
+    /// Sends all frames that are due.
+    async fn send(&mut self, now: u64) -> Outcome<()> {
         let mut frame = [0; FRAME];
         while let Some(length) = self.session.poll(self.agent.episode(), now, &mut self.rng, &mut frame) {
             let bytes: Vec<u8> = cobs::encode(&frame[..length]).collect();
@@ -135,10 +135,10 @@ impl Device {
         Ok(())
     }
 
-    /// Takes in what comes within some time. True once a model is there.
-    async fn listen(&mut self, now: u64, patience: Duration) -> Outcome<bool> {
+    /// Handles received frames within a time limit. Returns true if one was a model.
+    async fn receive(&mut self, now: u64, limit: Duration) -> Outcome<bool> {
         let mut buffer = [0; 1024];
-        let Ok(read) = timeout(patience, self.stream.read(&mut buffer)).await else { return Ok(false) };
+        let Ok(read) = timeout(limit, self.stream.read(&mut buffer)).await else { return Ok(false) };
         let read = read?;
         if read == 0 {
             return Err("the service closed a connection".into());
@@ -157,12 +157,12 @@ impl Device {
         Ok(model)
     }
 
-    /// Lives through some episodes.
-    async fn live(mut self, start: Instant, episodes: u32) -> Outcome<Vec<f64>> {
+    /// Runs some episodes, and returns the latencies.
+    async fn run(mut self, start: Instant, episodes: u32) -> Outcome<Vec<f64>> {
         while self.latencies.len() < episodes as usize {
             let now = start.elapsed().as_millis() as u64;
-            self.speak(now).await?;
-            if self.listen(now, Duration::from_millis(500)).await? {
+            self.send(now).await?;
+            if self.receive(now, Duration::from_millis(500)).await? {
                 let arm = Action::<D>::from_fn(|i, _| if i as u32 == self.agent.episode() % 8 { 0.9 } else { 0.1 });
                 for reward in [0.3, -0.2] {
                     self.agent.record(&arm, reward).map_err(|error| error.to_string())?;
@@ -177,11 +177,10 @@ impl Device {
 }
 
 fn load(directory: &Path) -> Outcome<String> {
-    let title = format!(
-        "StateMachine: durable acknowledgements at d = {D} over {CONNECTIONS} connections (limit 10,000 a second)"
-    );
+    let title =
+        format!("Service: durable acknowledgements at d = {D} over {CONNECTIONS} connections (limit 10,000 a second)");
     let columns = "| summaries | seconds | per second | p50 ms | p99 ms | CPU µs each, service | CPU µs each, devices | disk alone, per second | ratio |";
-    let service = StateMachine::start(directory, CONNECTIONS)?;
+    let service = Service::start(directory, CONNECTIONS)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
     let (seconds, cpu, mut latencies) = runtime.block_on(async {
@@ -191,7 +190,7 @@ fn load(directory: &Path) -> Outcome<String> {
         }
         let mut tasks = JoinSet::new();
         for device in devices {
-            tasks.spawn(device.live(start, EPISODES));
+            tasks.spawn(device.run(start, EPISODES));
         }
         let own = clock(ClockId::ProcessCPUTime);
         let (began, before) = (Instant::now(), service.cpu()?);
@@ -219,7 +218,7 @@ fn load(directory: &Path) -> Outcome<String> {
     Ok(table.0)
 }
 
-/// How long the disk takes for the summaries of an episode, one after the other in a file, in seconds.
+/// Seconds to write the summaries of an episode durably to a plain file.
 fn durable_write(directory: &Path) -> Outcome<f64> {
     let mut file = fs::File::create(directory.join("disk"))?;
     let bytes = vec![0x5a; CONNECTIONS as usize * FRAME];
@@ -227,9 +226,9 @@ fn durable_write(directory: &Path) -> Outcome<f64> {
 }
 
 fn idle(directory: &Path) -> Outcome<String> {
-    let title = "StateMachine: memory with idle connections (limit 1,074 MB at 10,000)";
+    let title = "Service: memory with idle connections (limit 1,074 MB at 10,000)";
     let mut table = Table::new(title, "| devices enrolled | connected | MB | kB a connection |");
-    let service = StateMachine::start(directory, IDLE)?;
+    let service = Service::start(directory, IDLE)?;
     let empty = service.memory("VmRSS:")?;
     table.row(format!("| {IDLE} | 0 | {empty:.0} | |"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -237,9 +236,9 @@ fn idle(directory: &Path) -> Outcome<String> {
         let mut devices = Vec::new();
         for agent in 1..=IDLE {
             let mut device = Device::connect(&service.address, service.identity(agent)?).await?;
-            // Nobody is idle who has not got its model.
-            device.speak(0).await?;
-            assert!(device.listen(0, Duration::from_secs(10)).await?, "device {agent} gets a model");
+            // A device is idle once it has its model.
+            device.send(0).await?;
+            assert!(device.receive(0, Duration::from_secs(10)).await?, "device {agent} received no model");
             devices.push(device);
         }
         service.memory("VmHWM:")

@@ -1,4 +1,4 @@
-//! `fedbandit aggregate`: an oracle on a file of points.
+//! `fedbandit aggregate`: one aggregation rule applied to a file of points.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -18,73 +18,74 @@ use serde::Serialize;
 use super::{EXIT_CODES, Failure, print_result};
 
 const HELP: &str = "\
-Example:
+Examples:
+  fedbandit aggregate --rule geometric-median points.npy
   fedbandit aggregate --rule trimmed-mean --corrupt 0.2 points.csv
 
 FILE holds one point per row:
-  .npy  a 2-D array of little-endian float64, as numpy.save writes it
-  .csv  comma-separated numbers; a first line of names, blank lines and # comments are skipped
+  .npy  2-D array of little-endian float64, as numpy.save writes it
+  .csv  comma-separated numbers; a header line, blank lines and # comments are skipped
 A row with a NaN or an infinity counts as 0.
 
 Output, a JSON object:
   rule           the rule
-  n, p           the number of points, and of coordinates of each
-  point          the answer
-  objective      the mean distance from the answer to the points (median-of-means: to the group means)
-  certified_gap  a proven bound on the objective minus its least value, which only the geometric median seeks
-  passes         how many times the rule read all points (median-of-means: all group means)
+  n, p           number of points, and of coordinates per point
+  point          the aggregate
+  objective      mean distance from the aggregate to the points (median-of-means: to the group means)
+  certified_gap  proven bound on the objective minus its minimum, which only the geometric median minimizes
+  passes         number of passes over the points (median-of-means: over the group means)
   cpu_seconds    CPU time of the rule, without reading the file
-  rejected_rows  the number of rows that were not finite
-  version        the version of this program
+  rejected_rows  number of rows that were not finite
+  version        version of this program
   config         the file, and all options of the rule";
 
-/// One point that stands for many, although some of them may be corrupted.
+/// Aggregate the points of a file into one, even if some are corrupted.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// How the answer is found.
+    /// Aggregation rule.
     #[arg(long, value_enum)]
     rule: Rule,
-    /// How far the objective may be above its least value [default: 1e-9].
+    /// Tolerance for the objective above its minimum [default: 1e-9].
     ///
-    /// A share of the median distance from the answer to the points, or as abs:EPS a number in the points' own unit.
-    /// For geometric-median and median-of-means.
+    /// Relative to the median distance from the aggregate to the points, or absolute as abs:EPS. For geometric-median and
+    /// median-of-means.
     #[arg(long, value_name = "EPS", value_parser = tolerance)]
     tolerance: Option<Tolerance>,
-    /// The number of groups of median-of-means.
+    /// Number of groups of median-of-means.
     #[arg(long, value_name = "P", conflicts_with = "corrupt")]
     groups: Option<NonZeroUsize>,
-    /// What the groups of median-of-means are drawn from [default: 0].
+    /// Random seed of the groups of median-of-means [default: 0].
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// The share of points that may be corrupted, from 0 to below 1/2: f = ⌊SHARE·n⌋.
+    /// Share of points that may be corrupted, from 0 to below 0.5: f = ⌊SHARE·n⌋.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     corrupt: Option<f64>,
-    /// A .npy or .csv file with one point per row.
+    /// Input file (.npy or .csv) with one point per row.
     file: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Rule {
-    /// The point with the least mean distance to all points, with a proven bound on its error
+    /// Point with the smallest mean distance to all points, with a proven bound on its error
     GeometricMedian,
-    /// The geometric median of the means of random groups: --groups P, or P = 3f by --corrupt (f ≤ n/4)
+    /// Geometric median of the means of random groups: --groups P, or P = 3f by --corrupt (f ≤ n/4)
     MedianOfMeans,
-    /// The mean, which one corrupted point can move anywhere
+    /// Mean; not robust, one corrupted point can move it anywhere
     Mean,
-    /// The median of each coordinate
+    /// Median of each coordinate
     CoordinateMedian,
-    /// In each coordinate, the mean without the f least and the f largest values (n > 2f)
+    /// Mean of each coordinate without its f smallest and f largest values (n > 2f)
     TrimmedMean,
-    /// The point with the least sum of squared distances to its n−f−2 nearest (n > 2f+2)
+    /// Point with the smallest sum of squared distances to its n−f−2 nearest neighbours (n > 2f+2)
     Krum,
-    /// The mean of the n−f best points by Krum's measure (n > 2f+2)
+    /// Mean of the n−f best points by Krum's score (n > 2f+2)
     MultiKrum,
 }
 
 impl Rule {
-    /// The options that mean something to the rule.
+    /// Options that the rule uses.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::GeometricMedian => &["--tolerance"],
@@ -110,12 +111,12 @@ struct Report {
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        self.check()?;
-        let report = self.report().map_err(|failure| failure.about(self.file.display()))?;
+        self.validate()?;
+        let report = self.report().map_err(|failure| failure.context(self.file.display()))?;
         print_result(&report, self.config())
     }
 
-    /// What the rule was given: what it does not use is none.
+    /// Returns the options of the rule; unused ones are null.
     fn config(&self) -> serde_json::Value {
         let uses = |option: &str| self.rule.options().contains(&option);
         serde_json::json!({
@@ -139,8 +140,8 @@ impl Args {
         self.seed.unwrap_or_default()
     }
 
-    /// Whether the options fit the rule.
-    fn check(&self) -> Result<(), Failure> {
+    /// Validates the options against the rule.
+    fn validate(&self) -> Result<(), Failure> {
         let given = [
             ("--tolerance", self.tolerance.is_some()),
             ("--groups", self.groups.is_some()),
@@ -156,7 +157,7 @@ impl Args {
             return Ok(());
         }
         let or_groups = if uses.contains(&"--groups") { " or --groups P" } else { "" };
-        Err(Failure::Usage(format!("{rule} needs --corrupt SHARE{or_groups}")))
+        Err(Failure::Usage(format!("{rule} requires --corrupt SHARE{or_groups}")))
     }
 
     fn report(&self) -> Result<Report, Failure> {
@@ -181,7 +182,7 @@ impl Args {
         let f = corrupted(self.corrupt.unwrap_or_default(), n);
         Ok(match self.rule {
             Rule::GeometricMedian => Box::new(GeometricMedian::new(tolerance)),
-            Rule::MedianOfMeans => Box::new(MedianOfMeans::new(self.draw(n, f)?, tolerance)),
+            Rule::MedianOfMeans => Box::new(MedianOfMeans::new(self.groups(n, f)?, tolerance)),
             Rule::Mean => Box::new(Mean),
             Rule::CoordinateMedian => Box::new(CoordinateMedian),
             Rule::TrimmedMean => Box::new(TrimmedMean { f }),
@@ -190,7 +191,7 @@ impl Args {
         })
     }
 
-    fn draw(&self, n: usize, corrupted: usize) -> Result<Groups, Failure> {
+    fn groups(&self, n: usize, corrupted: usize) -> Result<Groups, Failure> {
         let seed = self.seed();
         match self.groups {
             Some(groups) => Groups::new(n, groups.get(), seed),
@@ -211,15 +212,15 @@ fn tolerance(text: &str) -> Result<Tolerance, String> {
         None => (Tolerance::Relative, text),
     };
     let valid = number.parse().ok().filter(|eps: &f64| eps.is_finite() && *eps > 0.0);
-    valid.map(kind).ok_or_else(|| "a tolerance is a positive number, or abs: and one".into())
+    valid.map(kind).ok_or_else(|| "expected a positive number, or abs: and a positive number".into())
 }
 
 fn share(text: &str) -> Result<f64, String> {
     let valid = text.parse().ok().filter(|share| (0.0..0.5).contains(share));
-    valid.ok_or_else(|| "a share is from 0 to below 0.5".into())
+    valid.ok_or_else(|| "expected a number from 0 to below 0.5".into())
 }
 
-/// The points of a file.
+/// Reads the points of a file.
 fn read(path: &Path) -> Result<Points<'static>, Failure> {
     let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
     let open = || {

@@ -1,70 +1,77 @@
-//! `fedbandit device`: virtual devices against a real controller.
+//! `fedbandit device`: virtual devices for a real controller.
 
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use fedbandit::config::{RewardKind, RunConfig};
+use fedbandit::service::transport::backoff::Backoff;
 use fedbandit::service::transport::byte_stream::FRAME;
-use fedbandit::simulation::{Attack, Environment, SimulationConfig};
-use fedbandit::simulation::{DeviceProgress, VirtualDevice, virtual_device};
+use fedbandit::simulation::{Attack, DeviceProgress, Environment, SimulationConfig, VirtualDevice, virtual_device};
 
-use super::link::{Line, Target};
+use super::link::{DeviceLink, Target};
 use super::run_directory::read_blob;
 use super::simulate::read_logs;
-use super::{EXIT_CODES, Failure, print};
+use super::{EXIT_CODES, Failure, print_json};
 
 const HELP: &str = "\
-Example:
+Examples:
   fedbandit device --connect tcp://127.0.0.1:7700 --identities fleet/devices --count 35
   fedbandit device --connect tcp://127.0.0.1:7700 --identities fleet/devices --first 36 --count 15 --attack sign-flip
   fedbandit device --connect tls://controller.example:7701 --ca ca.pem --identities fleet/devices --count 35
   fedbandit device --connect mqtt://broker.example:1883 --identities fleet/devices --count 1000
   fedbandit device --connect serial:///dev/ttyUSB0:115200 --identities fleet/devices --first 3
 
-With MQTT each device is a client of its own. A broker that wants credentials gets them from the URL, in which {agent}
-stands for the device's number, as mqtt://{agent}:SECRET@HOST:PORT. On a serial port there is one device.
+Each device runs the agent and the session of the firmware, and reconnects when its link is lost. All devices of a
+fleet need the same --seed, from which the true parameter is drawn.
 
-All devices of a fleet must have the same --seed: the true parameter follows from it. Each of them runs the agent and
-the session of the firmware, and reconnects when its link is lost. At the end what they lived through is printed as
-JSON: acknowledged summaries, the mean expected reward of their actions over the last episode (last_mean_worth) and over
-the second half of all episodes (late_mean_worth), and the same for the best actions (…_best).";
+Over MQTT each device is a client of its own. Credentials go into the URL, where {agent} stands for the device's
+number: mqtt://{agent}:SECRET@HOST:PORT. A serial port takes one device.
 
-/// Virtual devices that talk to a controller as real ones do.
+Output, a JSON object:
+  devices          number of devices
+  episodes         number of episodes that every device completed
+  acknowledged     number of acknowledged summaries
+  last_mean_worth  mean expected reward of the chosen actions over the last episode
+  last_mean_best   the same for the best actions
+  late_mean_worth  mean expected reward of the chosen actions over the second half of the episodes
+  late_mean_best   the same for the best actions";
+
+/// Run virtual devices against a real controller.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// Where the controller is: tcp://HOST:PORT, tls://HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT or serial://PATH:BAUD.
+    /// Controller or broker: tcp://HOST:PORT, tls://HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT or serial://PATH:BAUD.
     #[arg(long, value_name = "URL")]
     connect: String,
-    /// With tls:// and mqtts://: the certificate authority that the other end is known by, in PEM.
+    /// CA certificate (PEM) used to verify the server with tls:// and mqtts://.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// A directory with agent-N.blob files, as fedbandit enroll makes them.
+    /// Directory with agent-N.blob files, as written by fedbandit enroll.
     #[arg(long, value_name = "DIR")]
     identities: PathBuf,
-    /// The first device's number.
+    /// Number of the first device.
     #[arg(long, value_name = "N", default_value_t = 1)]
     first: u32,
-    /// How many devices.
+    /// Number of devices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u32,
-    /// What they do: none, sign-flip, fake-parameter, zero, huge or silent.
+    /// Behaviour of the devices: none, sign-flip, fake-parameter, zero, huge or silent.
     #[arg(long, value_name = "NAME", default_value = "none")]
     attack: Attack,
-    /// For how many episodes they live.
+    /// Number of episodes after which the devices stop.
     #[arg(long, value_name = "K", default_value_t = 20)]
     episodes: u32,
-    /// How long they wait for a new model before they go on with the last, in milliseconds: longer than the deadline of episodes.
+    /// Milliseconds to wait for a new model before reusing the last; should exceed the deadline of episodes.
     #[arg(long, value_name = "MS", default_value_t = 90_000)]
     patience: u64,
-    /// What they meet: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE.
+    /// Environment: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE.
     #[arg(long, value_name = "NAME", default_value_t = Environment::Ball)]
     environment: Environment,
-    /// What their rewards are: gaussian:R or bounded (which is 1 or -1).
+    /// Rewards: gaussian:R with noise level R, or bounded (1 or -1).
     #[arg(long, value_name = "KIND", default_value_t = RewardKind::Gaussian(0.5))]
     rewards: RewardKind,
-    /// What their environment is drawn from.
+    /// Random seed of the environment, the same for all devices of a fleet.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -72,8 +79,8 @@ pub(super) struct Args {
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
         let target = Target::new(&self.connect, self.ca.as_deref())?;
-        if self.count > 1 && !target.takes_many() {
-            return Err(Failure::Usage("--count is 1 on a serial port".into()));
+        if self.count > 1 && !target.is_shared() {
+            return Err(Failure::Usage(format!("--count {}: a serial port takes one device", self.count)));
         }
         let Self { attack, environment, rewards, .. } = self;
         let run = RunConfig { rewards, ..RunConfig::default() };
@@ -83,30 +90,29 @@ impl Args {
         for agent in self.first..self.first.saturating_add(self.count) {
             let (identity, sealed) = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
             let run = identity.run;
-            let edge = virtual_device(identity, sealed, &config, &logs, self.seed);
-            devices.push(Device { run, agent, edge: edge.map_err(|error| Failure::Usage(format!("--{error}")))? });
+            let device = virtual_device(identity, sealed, &config, &logs, self.seed);
+            devices.push(Device { run, agent, device: device.map_err(|error| Failure::Usage(format!("--{error}")))? });
         }
         let lifetime = Lifetime { episodes: self.episodes, patience: self.patience, ..Lifetime::endless() };
         let runtime = tokio::runtime::Runtime::new()?;
-        let lives: Vec<[DeviceProgress; 2]> = runtime.block_on(async {
-            let lives = devices.into_iter().map(|device| live(device, target.clone(), lifetime));
-            lives.collect::<tokio::task::JoinSet<_>>().join_all().await
+        let ends: Vec<[DeviceProgress; 2]> = runtime.block_on(async {
+            let devices = devices.into_iter().map(|device| run_device(device, target.clone(), lifetime));
+            devices.collect::<tokio::task::JoinSet<_>>().join_all().await
         });
-        let mean = |value: fn(&DeviceProgress) -> f64| {
-            lives.iter().map(|[_, life]| value(life)).sum::<f64>() / lives.len() as f64
-        };
-        let steps = lives.iter().map(|[half, life]| life.steps - half.steps).sum::<u64>() as f64;
+        let mean =
+            |value: fn(&DeviceProgress) -> f64| ends.iter().map(|[_, end]| value(end)).sum::<f64>() / ends.len() as f64;
+        let steps = ends.iter().map(|[half, end]| end.steps - half.steps).sum::<u64>() as f64;
         let late = |sum: fn(&DeviceProgress) -> f64| {
-            lives.iter().map(|[half, life]| sum(life) - sum(half)).sum::<f64>() / steps.max(1.0)
+            ends.iter().map(|[half, end]| sum(end) - sum(half)).sum::<f64>() / steps.max(1.0)
         };
-        print(&serde_json::json!({
-            "devices": lives.len(),
-            "episodes": lives.iter().map(|[_, life]| life.episodes).min(),
-            "acknowledged": lives.iter().map(|[_, life]| u64::from(life.acknowledged)).sum::<u64>(),
-            "last_mean_worth": mean(|life| life.last_mean_worth),
-            "last_mean_best": mean(|life| life.last_mean_best),
-            "late_mean_worth": late(|life| life.worth),
-            "late_mean_best": late(|life| life.best),
+        print_json(&serde_json::json!({
+            "devices": ends.len(),
+            "episodes": ends.iter().map(|[_, end]| end.episodes).min(),
+            "acknowledged": ends.iter().map(|[_, end]| u64::from(end.acknowledged)).sum::<u64>(),
+            "last_mean_worth": mean(|end| end.last_mean_worth),
+            "last_mean_best": mean(|end| end.last_mean_best),
+            "late_mean_worth": late(|end| end.worth),
+            "late_mean_best": late(|end| end.best),
         }))
     }
 }
@@ -115,17 +121,17 @@ impl Args {
 pub(super) struct Device {
     pub(super) run: u32,
     pub(super) agent: u32,
-    pub(super) edge: Box<dyn VirtualDevice>,
+    pub(super) device: Box<dyn VirtualDevice>,
 }
 
-/// How long a device lives, and how fast.
+/// Lifetime and pace of a device.
 #[derive(Clone, Copy)]
 pub(super) struct Lifetime {
-    /// The episodes after which it ends.
+    /// Number of episodes after which the device stops.
     pub(super) episodes: u32,
-    /// How long it waits for a new model before it goes on with the last, in milliseconds.
+    /// Milliseconds to wait for a new model before reusing the last.
     pub(super) patience: u64,
-    /// How long it rests after an episode.
+    /// Pause after each episode.
     pub(super) pace: Duration,
 }
 
@@ -135,91 +141,85 @@ impl Lifetime {
     }
 }
 
-/// Between two looks at the clock.
+/// Interval at which a device is polled.
 const PULSE: Duration = Duration::from_millis(5);
-/// Before connecting again, at first and at the most.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// How long a device waits at the end of its life for acknowledgements that are still missing.
+/// Time to wait for outstanding acknowledgements after the last episode.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 static COMPLAINT: Once = Once::new();
 
-/// A device's way through its life.
-struct Path {
+/// Timeline of a device, kept across connections.
+struct Timeline {
     start: Instant,
-    rested: Instant,
-    /// After the first half of its episodes.
+    last_episode: Instant,
+    /// Progress after the first half of the episodes.
     half: DeviceProgress,
-    /// Since when all episodes are over.
-    old: Option<Instant>,
+    /// End of the last episode.
+    finished: Option<Instant>,
 }
 
-/// One device, until its life is over, whatever happens to its connection: what it had lived through after half of its
-/// episodes, and at the end.
-pub(super) async fn live(device: Device, target: Target, lifetime: Lifetime) -> [DeviceProgress; 2] {
-    let Device { run, agent, mut edge } = device;
+/// Runs one device over any number of connections. Returns its progress after half of its episodes, and at the end.
+pub(super) async fn run_device(device: Device, target: Target, lifetime: Lifetime) -> [DeviceProgress; 2] {
+    let Device { run, agent, mut device } = device;
     let start = Instant::now();
-    let mut path = Path { start, rested: start, half: DeviceProgress::default(), old: None };
-    let mut again = RECONNECT.0;
+    let mut timeline = Timeline { start, last_episode: start, half: DeviceProgress::default(), finished: None };
+    let mut backoff = Backoff::default().spread(agent);
     loop {
         match target.open(run, agent).await {
-            Ok(mut line) => {
-                again = RECONNECT.0;
-                if connected(&mut *edge, &mut line, lifetime, &mut path).await.is_ok() {
-                    line.close().await;
+            Ok(mut link) => {
+                backoff.reset();
+                if run_connected(&mut *device, &mut link, lifetime, &mut timeline).await.is_ok() {
+                    link.close().await;
                 }
             }
-            // One of them speaks for all.
-            Err(error) => COMPLAINT
-                .call_once(|| eprintln!("device {agent} cannot connect, and will try again and again: {error}")),
+            // Once per process, not per device.
+            Err(error) => COMPLAINT.call_once(|| eprintln!("device {agent}: cannot connect, retrying: {error}")),
         }
-        if is_over(&*edge, lifetime, path.old) {
-            return [path.half, edge.progress()];
+        if is_over(&*device, lifetime, timeline.finished) {
+            return [timeline.half, device.progress()];
         }
-        // Spread over devices, so that they do not return in step.
-        tokio::time::sleep(again * (8 + agent % 8) / 16).await;
-        again = (2 * again).min(RECONNECT.1);
+        backoff.wait().await;
     }
 }
 
-fn is_over(device: &dyn VirtualDevice, lifetime: Lifetime, old: Option<Instant>) -> bool {
-    old.is_some_and(|old| old.elapsed() > FAREWELL || device.progress().acknowledged >= lifetime.episodes)
+fn is_over(device: &dyn VirtualDevice, lifetime: Lifetime, finished: Option<Instant>) -> bool {
+    finished.is_some_and(|at| at.elapsed() > FAREWELL || device.progress().acknowledged >= lifetime.episodes)
 }
 
-/// One connection, until it breaks or the device's life is over.
-async fn connected(
+/// Runs a device on one connection, until the connection breaks or its lifetime is over.
+async fn run_connected(
     device: &mut dyn VirtualDevice,
-    line: &mut Line,
+    link: &mut DeviceLink,
     lifetime: Lifetime,
-    path: &mut Path,
+    timeline: &mut Timeline,
 ) -> std::io::Result<()> {
     let mut frame = vec![0; FRAME];
     loop {
-        let now = path.start.elapsed().as_millis() as u64;
+        let now = timeline.start.elapsed().as_millis() as u64;
         let episodes = device.progress().episodes;
         if episodes < lifetime.episodes {
-            if path.rested.elapsed() >= lifetime.pace {
+            if timeline.last_episode.elapsed() >= lifetime.pace {
                 device.run_episode(now, lifetime.patience);
             }
-            let life = device.progress();
-            if life.episodes > episodes {
-                path.rested = Instant::now();
+            let progress = device.progress();
+            if progress.episodes > episodes {
+                timeline.last_episode = Instant::now();
             }
-            if life.episodes <= lifetime.episodes / 2 {
-                path.half = life;
+            if progress.episodes <= lifetime.episodes / 2 {
+                timeline.half = progress;
             }
         } else {
-            path.old.get_or_insert_with(Instant::now);
-            if is_over(device, lifetime, path.old) {
+            timeline.finished.get_or_insert_with(Instant::now);
+            if is_over(device, lifetime, timeline.finished) {
                 return Ok(());
             }
         }
         while let Some(length) = device.poll(now, &mut frame) {
-            line.send(&frame[..length]).await?;
+            link.send(&frame[..length]).await?;
         }
-        if let Some(frame) = line.receive(PULSE).await? {
-            // A frame that means nothing is none of ours.
-            let _ = device.handle(&frame, path.start.elapsed().as_millis() as u64);
+        if let Some(frame) = link.receive(PULSE).await? {
+            // An invalid frame is ignored, as a real device does.
+            let _ = device.handle(&frame, timeline.start.elapsed().as_millis() as u64);
         }
     }
 }

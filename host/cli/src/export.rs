@@ -1,4 +1,4 @@
-//! `fedbandit export`: what is in a store, for other programs.
+//! `fedbandit export`: the contents of a store as CSV or JSON.
 
 use std::io::{self, BufWriter, Write};
 use std::mem;
@@ -12,43 +12,43 @@ use fedbandit::service::{EnrolledDevice, Registry, RunTerms, StartError, for_eac
 use fedbandit_core::Rewards;
 use serde_json::{Value, json};
 
-use super::run_directory::Directory;
+use super::run_directory::RunDirectory;
 use super::status::unreadable;
-use super::{EXIT_CODES, Failure, VERSION, replace_file};
+use super::{EXIT_CODES, Failure, VERSION, ignore_closed_pipe, write_file_with};
 
 const HELP: &str = "\
 Examples:
   fedbandit export --dir fleet --what releases --format csv --out models.csv
   fedbandit export --dir fleet --what devices --format json
 
-releases  the models that were broadcast: theta, and design, the upper triangle of the matrix row by row
-messages  the summaries that devices sent, admitted or not: gram, the upper triangle row by row, and feature_sum
-devices   who is enrolled
+Tables:
+  releases  broadcast models: theta, and design, the upper triangle of Λ row by row
+  messages  received summaries, admitted or not: gram, an upper triangle row by row, and feature_sum
+  devices   enrolled devices
 
-CSV has one column for each value, as theta_1, theta_2; JSON has one object in a line. The first line is an object with
-the version of this program, the run and its configuration; in CSV it is a comment, after a #. Numbers that are not finite are
-empty in CSV and null in JSON. The store is only read; while a service has it, only devices can be exported.
+CSV has one column per value (theta_1, theta_2, …), JSON one object per line. The first line is an object with the
+version, the run and its configuration; in CSV it is a comment that starts with #. Non-finite numbers are empty in CSV
+and null in JSON. The store is opened read-only. While a service runs, only devices can be exported.
 
-With privacy, releases are what the promise covers: whoever has them learns no more than it allows. Messages are what it
-protects, without any noise.";
+The privacy guarantee of a private run covers its releases. Its messages contain no noise, and need --raw.";
 
-/// Write releases, messages or devices of a run as CSV or JSON.
+/// Export the releases, messages or devices of a run as CSV or JSON.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// The run's directory.
+    /// Directory of the run.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Which table to write.
+    /// Table to export.
     #[arg(long)]
     what: What,
-    /// The file format.
+    /// File format.
     #[arg(long, default_value = "csv")]
     format: Format,
-    /// Where to, instead of stdout: the file is there as a whole or not at all.
+    /// Output file, written atomically [default: stdout].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Take messages out of a private run, although its promise is not kept for who reads them.
+    /// Export the messages of a private run, which have no privacy guarantee.
     #[arg(long)]
     raw: bool,
 }
@@ -78,14 +78,14 @@ type Row = Vec<(&'static str, Cell)>;
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let directory = Directory(self.dir.clone());
+        let directory = RunDirectory { path: self.dir.clone() };
         match self.what {
             What::Devices => {
                 let (head, rows) = devices(&directory)?;
                 self.write(&head, |table| rows.iter().try_for_each(|row| table.write(row)))
             }
             what => {
-                let (store, terms) = stored(&directory, what, self.raw)?;
+                let (store, terms) = open_store(&directory, what, self.raw)?;
                 let head = json!({ "version": VERSION, "run": terms.run, "config": json!(terms)["config"] });
                 self.write(&head, |table| {
                     let mut written = Ok(());
@@ -102,24 +102,20 @@ impl Args {
         }
     }
 
-    /// Writes a table, of which each row is gone from memory before the next comes.
+    /// Streams a table to the file or to stdout.
     fn write(&self, head: &Value, rows: impl FnOnce(&mut Table<'_>) -> io::Result<()>) -> Result<(), Failure> {
         let all = |writer: &mut dyn Write| {
             rows(&mut Table::new(writer, self.format, head)?)?;
             writer.flush()
         };
         match &self.out {
-            Some(file) => replace_file(file, all),
-            None => match all(&mut BufWriter::new(io::stdout().lock())) {
-                // Who stops reading has read enough.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                other => other.map_err(|error| Failure::from(error).about("stdout")),
-            },
+            Some(file) => write_file_with(file, all),
+            None => ignore_closed_pipe(all(&mut BufWriter::new(io::stdout().lock()))),
         }
     }
 }
 
-fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
+fn devices(directory: &RunDirectory) -> Result<(Value, Vec<Row>), Failure> {
     let row = |device: EnrolledDevice| {
         vec![
             ("agent", Cell::Whole(Some(device.agent.into()))),
@@ -133,26 +129,25 @@ fn devices(directory: &Directory) -> Result<(Value, Vec<Row>), Failure> {
     Ok((head, devices.into_iter().map(row).collect()))
 }
 
-/// A store that has events of this kind to give away; all of them can be read.
-fn stored(directory: &Directory, what: What, raw: bool) -> Result<(File, RunTerms), Failure> {
+/// Opens a store for the export of a table, after checking that every event can be read.
+fn open_store(directory: &RunDirectory, what: What, raw: bool) -> Result<(File, RunTerms), Failure> {
     let path = directory.store();
-    let store = File::open_read_only(&path).map_err(|error| unreadable(&error).about(path.display()))?;
-    let damaged = |error: StartError| Failure::data(error).about(path.display());
-    let terms = RunTerms::of(&store).map_err(damaged)?;
+    let store = File::open_read_only(&path).map_err(|error| unreadable(&error).context(path.display()))?;
+    let damaged = |error: StartError| Failure::data(error).context(path.display());
+    let terms = RunTerms::load(&store).map_err(damaged)?;
     if what == What::Messages && terms.config.privacy.is_some() && !raw {
-        let reason = "the run is private, and its messages have no noise on them: who reads them has nothing of the run's \
-                      promise. With --raw they are written all the same";
+        let reason = "--what messages: the run is private and its messages contain no noise; add --raw to export them";
         return Err(Failure::Usage(reason.into()));
     }
-    // Before the first is written: who reads half of a table may not notice that it ends in an error.
+    // Checked before the first row, because a reader may not notice that a table is cut short.
     for_each_event::<StartError>(&store, &terms, |_| Ok(())).map_err(|error| match error {
-        StartError::Store(error) => unreadable(&error).about(path.display()),
+        StartError::Store(error) => unreadable(&error).context(path.display()),
         other => damaged(other),
     })?;
     Ok((store, terms))
 }
 
-/// The row of an event, if it is one of those.
+/// Returns the row of an event, if it belongs to the table.
 fn row(event: Event, what: What) -> Option<Row> {
     let whole = |number: u32| Cell::Whole(Some(number.into()));
     match event {
@@ -182,26 +177,26 @@ fn row(event: Event, what: What) -> Option<Row> {
     }
 }
 
-/// A table that is written row by row.
+/// Table writer.
 struct Table<'a> {
     writer: &'a mut dyn Write,
     format: Format,
-    /// Whether the names of its columns are still to come.
-    nameless: bool,
+    /// True until the column names are written.
+    needs_names: bool,
 }
 
 impl<'a> Table<'a> {
-    /// With its first line, which tells what it is of.
+    /// Writes the first line, which describes the table.
     fn new(writer: &'a mut dyn Write, format: Format, head: &Value) -> io::Result<Self> {
         let mark = if let Format::Csv = format { "# " } else { "" };
         writeln!(writer, "{mark}{head}")?;
-        Ok(Self { writer, format, nameless: true })
+        Ok(Self { writer, format, needs_names: true })
     }
 
     fn write(&mut self, row: &Row) -> io::Result<()> {
         match self.format {
             Format::Csv => {
-                if mem::take(&mut self.nameless) {
+                if mem::take(&mut self.needs_names) {
                     let name = |(name, cell): &(&str, Cell)| match cell {
                         Cell::Reals(values) => (1..=values.len()).map(|i| format!("{name}_{i}")).collect(),
                         _ => vec![(*name).to_owned()],
@@ -224,15 +219,15 @@ impl<'a> Table<'a> {
 }
 
 impl Cell {
-    /// With what stands for no number, and between numbers. Numbers are as short as they can be and still be the same.
-    fn text(&self, none: &str, between: &str) -> String {
+    /// Formats the cell with a text for missing numbers and a separator. Floats have the shortest digits that round-trip.
+    fn text(&self, none: &str, separator: &str) -> String {
         let real = |value: &f32| if value.is_finite() { format!("{value:?}") } else { none.into() };
         match self {
             Self::Whole(number) => number.map_or_else(|| none.into(), |number| number.to_string()),
             Self::Flag(flag) => flag.to_string(),
             Self::Word(word) => (*word).into(),
             Self::Real(value) => real(value),
-            Self::Reals(values) => values.iter().map(real).collect::<Vec<_>>().join(between),
+            Self::Reals(values) => values.iter().map(real).collect::<Vec<_>>().join(separator),
         }
     }
 }

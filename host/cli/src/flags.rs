@@ -1,5 +1,6 @@
 //! Command-line flags and environment variables for configuration keys.
 
+use std::fmt::Display;
 use std::fs;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -18,15 +19,26 @@ pub(super) struct Flags<C> {
 }
 
 impl<C: Configure> Flags<C> {
+    /// True if no flag and no environment variable is set.
     pub(super) fn is_empty(&self) -> bool {
         self.given.is_empty()
     }
 
-    /// Overrides values of a configuration.
+    /// Overrides the values of a configuration.
     pub(super) fn apply(&self, config: &mut C) -> Result<(), Failure> {
         let mut each = self.given.iter();
         each.try_for_each(|(key, text)| config.set_text(key, text))
             .map_err(|error| Failure::Usage(format!("--{error}")))
+    }
+
+    /// Attributes an error to the flag that set its key, or else to the file.
+    pub(super) fn invalid(&self, file: Option<&Path>, error: impl Display) -> Failure {
+        let error = error.to_string();
+        let is_flag = self.given.iter().any(|(key, _)| error.split(':').next() == Some(key));
+        match file {
+            Some(file) if !is_flag => Failure::Config(format!("{}: {error}", file.display())),
+            _ => Failure::Usage(format!("--{error}")),
+        }
     }
 }
 
@@ -61,7 +73,7 @@ impl<C: Configure> clap::Args for Flags<C> {
     }
 }
 
-/// Returns a key's help, with the accepted values where they are a long list.
+/// Returns the help of a key, with the accepted values if they are a long list.
 fn help(key: Key) -> String {
     let values = match key.field {
         "attack" => Attack::ALL.iter().map(ToString::to_string).collect(),
@@ -74,6 +86,6 @@ fn help(key: Key) -> String {
 
 /// Sets the keys of a TOML file.
 pub(super) fn read_file(file: &Path, config: &mut impl Configure) -> Result<(), Failure> {
-    let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
+    let text = fs::read_to_string(file).map_err(|error| Failure::from(error).context(file.display()))?;
     config.set_toml(file, &text).map_err(Failure::config)
 }

@@ -1,4 +1,4 @@
-//! `fedbandit gateway`: boards with a serial line on another transport.
+//! `fedbandit gateway`: relays boards on serial lines to another transport.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,47 +6,46 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fedbandit::service::transport::byte_stream::SILENCE;
+use fedbandit::service::transport::backoff::Backoff;
+use fedbandit::service::transport::byte_stream::IDLE_TIMEOUT;
 use fedbandit::service::transport::outage::Outage;
 use fedbandit::service::transport::tcp;
 use fedbandit_core::wire::claimed_address;
 use tokio::time::timeout;
 
-use super::link::{Line, Target, without_password};
+use super::link::{DeviceLink, Target, without_password};
 use super::listeners::bind;
-use super::{EXIT_CODES, Failure, log, write};
+use super::{EXIT_CODES, Failure, log, print_line};
 
 const HELP: &str = "\
-Example:
+Examples:
   fedbandit gateway --listen 127.0.0.1:7710 --connect mqtt://broker.example:1883
   fedbandit gateway --serial /dev/ttyUSB0:115200 --connect tls://controller.example:7701 --ca ca.pem
 
-One board on each line: its first frame says who it is, and frames of anybody else are left out. A gateway has no keys and need
-not be trusted: frames carry their own tags. What it loses is sent again.";
+Each line carries one board. Its first frame tells its address, and frames with another address are dropped. A gateway
+has no keys and need not be trusted, because frames are authenticated end to end. Lost frames are sent again.";
 
-/// Carries the frames of boards with a serial line to a controller or broker, and back.
+/// Relay frames between boards on serial lines and a controller or broker.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// Where lines connect by TCP: QEMU's, or those of a serial server.
+    /// Address for lines over TCP, from QEMU or a serial server.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "serial")]
     listen: Option<SocketAddr>,
-    /// A serial port with a board, as PATH:BAUD; may be given several times.
+    /// Serial port with a board (PATH:BAUD); may be repeated.
     #[arg(long, value_name = "PORT")]
     serial: Vec<String>,
-    /// Where the frames go, as fedbandit device has it.
+    /// Controller or broker URL; same format as `device --connect`.
     #[arg(long, value_name = "URL")]
     connect: String,
-    /// What the other end of tls:// or mqtts:// is known by, a PEM file.
+    /// CA certificate (PEM) used to verify the server with tls:// and mqtts://.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     #[command(flatten)]
     log: log::Options,
 }
 
-/// Before a port is opened again, or the other side.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Between two looks at a line on which nothing happens.
+/// Interval at which the time limit of a quiet line is checked.
 const QUIET: Duration = Duration::from_secs(60);
 
 impl Args {
@@ -65,24 +64,26 @@ impl Args {
             for (port, outage) in ports {
                 let controller = Arc::clone(&controller);
                 tokio::spawn(async move {
+                    let mut backoff = Backoff::default();
                     loop {
                         match port.open(0, 0).await {
                             Ok(board) => {
+                                backoff.reset();
                                 outage.connected();
                                 outage.failed(relay(board, &controller, Duration::MAX).await);
                             }
-                            Err(error) => outage.failed(format!("cannot be opened: {error}")),
+                            Err(error) => outage.failed(format!("cannot open: {error}")),
                         }
-                        tokio::time::sleep(AGAIN).await;
+                        backoff.wait().await;
                     }
                 });
             }
             let Some(address) = self.listen else { return std::future::pending().await };
             let listener = bind(address).await?;
-            write(&format!("lines: tcp://{}", listener.local_addr()?))?;
+            print_line(&format!("lines: tcp://{}", listener.local_addr()?))?;
             tcp::accept(listener, |stream| {
                 let controller = Arc::clone(&controller);
-                async move { drop(relay(Line::stream(stream), &controller, SILENCE).await) }
+                async move { drop(relay(DeviceLink::stream(stream), &controller, IDLE_TIMEOUT).await) }
             })
             .await;
             Ok(())
@@ -90,37 +91,38 @@ impl Args {
     }
 }
 
-/// The other side of all lines.
+/// The controller or broker that all lines share.
 struct Controller {
     target: Target,
     outage: Outage,
 }
 
-/// One board's line, until it ends, or brings no frame for too long: why. When the other side is lost, it is opened again.
-async fn relay(mut board: Line, controller: &Controller, silence: Duration) -> io::Error {
+/// Relays one board until its line ends or is silent for too long, and returns the reason. Reconnects to the controller.
+async fn relay(mut board: DeviceLink, controller: &Controller, silence: Duration) -> io::Error {
     let (hello, (run, agent)) = match timeout(silence, hello(&mut board)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(error)) => return error,
         Err(_) => return io::ErrorKind::TimedOut.into(),
     };
-    let mut first = Some(hello);
+    let (mut first, mut backoff) = (Some(hello), Backoff::default().spread(agent));
     loop {
         match controller.target.open(run, agent).await {
-            Ok(mut line) => {
+            Ok(mut link) => {
+                backoff.reset();
                 controller.outage.connected();
-                if let Lost::Board(error) = carry(&mut board, &mut line, first.take(), (run, agent), silence).await {
-                    line.close().await;
+                if let Lost::Board(error) = carry(&mut board, &mut link, first.take(), (run, agent), silence).await {
+                    link.close().await;
                     return error;
                 }
             }
             Err(error) => controller.outage.failed(error),
         }
-        tokio::time::sleep(AGAIN).await;
+        backoff.wait().await;
     }
 }
 
-/// A board's first frame, and who it says it is.
-async fn hello(board: &mut Line) -> io::Result<(Vec<u8>, (u32, u32))> {
+/// Waits for a board's first frame. Returns it with the address that it claims.
+async fn hello(board: &mut DeviceLink) -> io::Result<(Vec<u8>, (u32, u32))> {
     loop {
         let frame = board.receive(QUIET).await?.unwrap_or_default();
         if let Some(address) = claimed_address(&frame) {
@@ -129,16 +131,16 @@ async fn hello(board: &mut Line) -> io::Result<(Vec<u8>, (u32, u32))> {
     }
 }
 
-/// Which side was lost.
+/// The side whose connection was lost.
 enum Lost {
     Board(io::Error),
     Controller,
 }
 
-/// Carries frames both ways, a first one before all.
+/// Carries frames in both directions, starting with `first`.
 async fn carry(
-    board: &mut Line,
-    controller: &mut Line,
+    board: &mut DeviceLink,
+    controller: &mut DeviceLink,
     first: Option<Vec<u8>>,
     address: (u32, u32),
     silence: Duration,
@@ -156,7 +158,7 @@ async fn carry(
         {
             return Lost::Board(error);
         }
-        // Who is not chosen has lost nothing: either waits for a whole read.
+        // Dropping the other future loses nothing: both are cancel-safe.
         tokio::select! {
             received = board.receive(silence.min(QUIET)) => match received {
                 Ok(Some(frame)) => (up, heard) = (Some(frame), Instant::now()),
@@ -180,9 +182,8 @@ mod tests {
 
     use super::*;
 
-    /// Who says nothing is left, before its first frame and after; bytes without an end are nothing.
     #[tokio::test]
-    async fn silent_lines_are_left() {
+    async fn line_without_complete_frames_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("tcp://{}", listener.local_addr().unwrap());
         let controller = Controller { target: Target::new(&url, None).ok().unwrap(), outage: Outage::new(url) };
@@ -190,7 +191,8 @@ mod tests {
         for said in [&[][..], &[7; 40], &hello] {
             let (line, mut board) = tokio::io::duplex(4096);
             board.write_all(said).await.unwrap();
-            let left = timeout(10 * SILENCE, relay(Line::stream(line), &controller, Duration::from_millis(50)));
+            let left =
+                timeout(10 * IDLE_TIMEOUT, relay(DeviceLink::stream(line), &controller, Duration::from_millis(50)));
             assert_eq!(left.await.unwrap().kind(), io::ErrorKind::TimedOut);
         }
     }

@@ -1,4 +1,4 @@
-//! What devices connect to, and the frames on the way.
+//! Links from a device to its controller or broker.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,83 +15,85 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Failure;
+use super::mqtt_link::MqttLink;
 
-/// What a device connects to.
+/// Address that a device connects to.
 #[derive(Clone)]
 pub(super) enum Target {
     Tcp(String),
     Tls(String, Connector),
-    /// The URL, in which `{agent}` stands for the device's number, and what it trusts.
+    /// Broker URL, in which `{agent}` stands for the device's number.
     Mqtt(String, Option<Connector>),
     Serial(Port),
 }
 
 impl Target {
-    /// From a URL and the certificate authority that its other end is known by.
-    pub(super) fn new(url: &str, authority: Option<&Path>) -> Result<Self, Failure> {
+    /// Parses a URL. `ca` is the CA certificate that verifies the server.
+    pub(super) fn new(url: &str, ca: Option<&Path>) -> Result<Self, Failure> {
         let usage = |reason: &str| Failure::Usage(format!("--connect {url}: {reason}"));
-        let kinds = "it is tcp://HOST:PORT, tls://HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT or serial://PATH:BAUD";
-        let (scheme, address) = url.split_once("://").ok_or_else(|| usage(kinds))?;
-        if authority.is_some() && !matches!(scheme, "tls" | "mqtts") {
-            return Err(usage("--ca is for tls:// and mqtts://"));
+        let expected =
+            "expected tcp://HOST:PORT, tls://HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT or serial://PATH:BAUD";
+        let (scheme, address) = url.split_once("://").ok_or_else(|| usage(expected))?;
+        if ca.is_some() && !matches!(scheme, "tls" | "mqtts") {
+            return Err(usage("--ca requires tls:// or mqtts://"));
         }
         match scheme {
             "tcp" => Ok(Self::Tcp(address.into())),
             "tls" => {
-                let authority = authority.ok_or_else(|| usage("it needs --ca, what the controller is known by"))?;
-                Ok(Self::Tls(address.into(), Connector::new(authority)?))
+                let ca = ca.ok_or_else(|| usage("tls:// requires --ca"))?;
+                Ok(Self::Tls(address.into(), Connector::new(ca)?))
             }
             "mqtt" | "mqtts" => {
-                let connector = authority.map(Connector::new).transpose()?;
+                let connector = ca.map(Connector::new).transpose()?;
                 Broker::new(url, connector.clone()).map_err(usage)?;
                 Ok(Self::Mqtt(url.into(), connector))
             }
             "serial" => Self::serial(address).map_err(|reason| usage(&reason)),
-            _ => Err(usage(kinds)),
+            _ => Err(usage(expected)),
         }
     }
 
-    /// A serial port, as PATH:BAUD.
+    /// Parses a serial port, PATH:BAUD.
     pub(super) fn serial(port: &str) -> Result<Self, String> {
         Ok(Self::Serial(port.parse()?))
     }
 
-    /// Whether more than one device of this process can be on it.
-    pub(super) fn takes_many(&self) -> bool {
+    /// True if several devices can connect to it.
+    pub(super) fn is_shared(&self) -> bool {
         !matches!(self, Self::Serial(_))
     }
 
-    /// A connection for a device.
-    pub(super) async fn open(&self, run: u32, agent: u32) -> io::Result<Line> {
+    /// Connects a device.
+    pub(super) async fn open(&self, run: u32, agent: u32) -> io::Result<DeviceLink> {
         match self {
             Self::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Ok(Line::stream(stream))
+                Ok(DeviceLink::stream(stream))
             }
-            Self::Tls(address, connector) => Ok(Line::stream(connector.connect(address).await?)),
+            Self::Tls(address, connector) => Ok(DeviceLink::stream(connector.connect(address).await?)),
             Self::Mqtt(url, connector) => {
                 let url = url.replace("{agent}", &agent.to_string());
                 let broker = Broker::new(&url, connector.clone()).map_err(io::Error::other)?;
-                Ok(Line::Mqtt(super::mqtt_link::MqttLine::open(&broker, run, agent).await?))
+                Ok(DeviceLink::Mqtt(MqttLink::open(&broker, run, agent).await?))
             }
-            Self::Serial(port) => Ok(Line::stream(port.open()?)),
+            Self::Serial(port) => Ok(DeviceLink::stream(port.open()?)),
         }
     }
 }
 
 /// A connection that carries frames.
-pub(super) enum Line {
+pub(super) enum DeviceLink {
     Stream {
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         decoder: Box<cobs::Decoder<FRAME>>,
         received: VecDeque<Vec<u8>>,
     },
-    Mqtt(super::mqtt_link::MqttLine),
+    Mqtt(MqttLink),
 }
 
-impl Line {
+impl DeviceLink {
     pub(super) fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let decoder = Box::new(cobs::Decoder::new());
@@ -106,17 +108,17 @@ impl Line {
                 writer.write_all(&bytes).await?;
                 writer.flush().await
             }
-            Self::Mqtt(line) => line.send(frame).await,
+            Self::Mqtt(link) => link.send(frame).await,
         }
     }
 
-    /// The next frame, or none within some time.
-    pub(super) async fn receive(&mut self, patience: Duration) -> io::Result<Option<Vec<u8>>> {
+    /// Receives the next frame, or none within a time limit.
+    pub(super) async fn receive(&mut self, limit: Duration) -> io::Result<Option<Vec<u8>>> {
         match self {
             Self::Stream { reader, decoder, received, .. } => {
                 if received.is_empty() {
                     let mut buffer = [0; 1024];
-                    let Ok(read) = timeout(patience, reader.read(&mut buffer)).await else { return Ok(None) };
+                    let Ok(read) = timeout(limit, reader.read(&mut buffer)).await else { return Ok(None) };
                     let read = read?;
                     if read == 0 {
                         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -125,20 +127,20 @@ impl Line {
                 }
                 Ok(received.pop_front())
             }
-            Self::Mqtt(line) => line.receive(patience).await,
+            Self::Mqtt(link) => link.receive(limit).await,
         }
     }
 
-    /// Ends it as one should.
+    /// Closes the link gracefully.
     pub(super) async fn close(self) {
         match self {
             Self::Stream { mut writer, .. } => drop(writer.shutdown().await),
-            Self::Mqtt(line) => line.close().await,
+            Self::Mqtt(link) => link.close().await,
         }
     }
 }
 
-/// A URL for people.
+/// Returns a URL without user and password, for display.
 pub(super) fn without_password(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, address))) => format!("{scheme}://{address}"),

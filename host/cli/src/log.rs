@@ -1,16 +1,16 @@
-//! Logs, to stderr: stdout is for results.
+//! Logging to stderr.
 
 use std::io;
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// What is logged, and how.
+/// Log level and format.
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// How much is logged, to stderr: off, error, warn, info or debug.
+    /// Log level: off, error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", env = "FEDBANDIT_LOG", default_value = "info")]
     log: LevelFilter,
-    /// How: text for people, or json, one object in a line.
+    /// Log format: text, or json with one object per line.
     #[arg(long, value_name = "FORMAT", env = "FEDBANDIT_LOG_FORMAT", default_value = "text")]
     log_format: Format,
 }
@@ -22,7 +22,7 @@ enum Format {
 }
 
 impl Options {
-    /// From now on what happens is logged.
+    /// Starts logging for the rest of the process.
     pub(super) fn start(&self) {
         let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(self.log).with_target(false);
         match self.log_format {

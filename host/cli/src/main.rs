@@ -1,4 +1,4 @@
-//! The program `fedbandit`: arguments in, results on stdout, reasons on stderr.
+//! The program `fedbandit`. Results go to stdout, errors and logs to stderr.
 
 mod aggregate;
 mod device;
@@ -32,11 +32,10 @@ use serde::Serialize;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-   0  done
-   1  a check failed
+   0  success
    2  invalid command line
   65  invalid data
-  74  a file cannot be read or written
+  74  input/output error
   78  invalid configuration";
 
 /// Byzantine-robust federated linear bandits for microcontroller fleets.
@@ -64,9 +63,8 @@ enum Command {
     Man(shell::ManArgs),
 }
 
-/// Why a command has no result; each kind has its exit code.
+/// Error of a command. Each kind has its own exit code.
 enum Failure {
-    Check(String),
     Usage(String),
     Data(String),
     Io(String),
@@ -82,11 +80,10 @@ impl Failure {
         Self::Config(reason.to_string())
     }
 
-    /// With what the failure is about in front.
-    fn about(self, what: impl Display) -> Self {
-        let prefixed = |reason| format!("{what}: {reason}");
+    /// Prefixes the reason with the file or address that it is about.
+    fn context(self, subject: impl Display) -> Self {
+        let prefixed = |reason| format!("{subject}: {reason}");
         match self {
-            Self::Check(reason) => Self::Check(prefixed(reason)),
             Self::Usage(reason) => Self::Usage(prefixed(reason)),
             Self::Data(reason) => Self::Data(prefixed(reason)),
             Self::Io(reason) => Self::Io(prefixed(reason)),
@@ -96,13 +93,12 @@ impl Failure {
 
     fn report(&self) -> ExitCode {
         let (code, reason, advice) = match self {
-            Self::Check(reason) => (1, reason, ""),
             Self::Usage(reason) => (2, reason, "\n\nFor more information, try '--help'."),
             Self::Data(reason) => (65, reason, ""),
             Self::Io(reason) => (74, reason, ""),
             Self::Config(reason) => (78, reason, ""),
         };
-        // Nobody is left to tell if this fails.
+        // A closed stderr leaves nowhere to report to.
         let _ = writeln!(io::stderr(), "error: {reason}{advice}");
         code.into()
     }
@@ -133,12 +129,12 @@ fn main() -> ExitCode {
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }
 
-/// Seconds of the Unix epoch; 0 if the clock is before it.
+/// Returns the Unix time in seconds, 0 if the clock is before 1970.
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// What a command found, and what it takes to find it again.
+/// A result with the version and the configuration that reproduce it.
 #[derive(Serialize)]
 struct Provenance<'a, T> {
     #[serde(flatten)]
@@ -147,37 +143,50 @@ struct Provenance<'a, T> {
     config: serde_json::Value,
 }
 
-/// Writes a result to stdout as JSON, with the version of this program and a configuration, seeds included.
+/// Prints a result as JSON, with the version of this program and the configuration including seeds.
 fn print_result(result: &impl Serialize, config: serde_json::Value) -> Result<(), Failure> {
-    print(&Provenance { result, version: VERSION, config })
+    print_json(&Provenance { result, version: VERSION, config })
 }
 
-/// Writes JSON to stdout: indented for people, in one line for programs.
-fn print(value: &impl Serialize) -> Result<(), Failure> {
+/// Prints JSON: indented on a terminal, else in one line.
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let pretty = io::stdout().is_terminal();
     let text = if pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
-    write(&text.map_err(io::Error::from)?)
+    print_line(&text.map_err(io::Error::from)?)
 }
 
-/// Writes a text to a file durably, as a whole or not at all, and its directory if need be.
+/// Prints a line of text.
+fn print_line(text: &impl Display) -> Result<(), Failure> {
+    ignore_closed_pipe(writeln!(io::stdout().lock(), "{text}"))
+}
+
+/// Treats a reader of stdout that stops early, such as `head`, as success.
+fn ignore_closed_pipe(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Failure::from(error).context("stdout")),
+    }
+}
+
+/// Writes a file atomically and durably. Creates its directory if missing.
 fn write_file(file: &Path, text: &str) -> Result<(), Failure> {
-    replace_file(file, |writer| writer.write_all(text.as_bytes()))
+    write_file_with(file, |writer| writer.write_all(text.as_bytes()))
 }
 
-/// The same for what a function writes.
-fn replace_file(file: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    replace_with_mode(file, 0o666, content)
+/// As [`write_file`], for content that a function writes.
+fn write_file_with(file: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    write_file_with_mode(file, 0o666, content)
 }
 
-/// The same for who may read it, as far as the process lets anybody.
-fn replace_with_mode(
+/// As [`write_file_with`], with permission bits, which the umask restricts.
+fn write_file_with_mode(
     file: &Path,
     mode: u32,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    let about = |error: io::Error| Failure::from(error).about(file.display());
+    let failed = |error: io::Error| Failure::from(error).context(file.display());
     if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory).map_err(about)?;
+        fs::create_dir_all(directory).map_err(failed)?;
     }
     let mut unfinished = file.as_os_str().to_owned();
     unfinished.push(format!(".{}.tmp", std::process::id()));
@@ -186,21 +195,11 @@ fn replace_with_mode(
         let options = options.write(true).create(true).truncate(true).mode(mode);
         let mut writer = BufWriter::new(options.open(&unfinished)?);
         content(&mut writer)?;
-        // A name must not be safe before what it names is.
+        // The content must be durable before the rename, and the rename before success is reported.
         writer.into_inner()?.sync_all()?;
         fs::rename(&unfinished, file)?;
-        // Nor is the name before its directory is.
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     };
-    write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(about)
-}
-
-/// Writes a text to stdout.
-fn write(text: &impl Display) -> Result<(), Failure> {
-    match writeln!(io::stdout().lock(), "{text}") {
-        // Who stops reading has read enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|error| Failure::from(error).about("stdout")),
-    }
+    write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(failed)
 }

@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Frames of the device that the broker has not acknowledged, and of the controller that the device has not read.
+/// Limit of frames that the broker has not acknowledged, and of received frames that the device has not read.
 const IN_FLIGHT: u16 = 8;
-/// How long a broker may take to answer.
+/// Time limit for an answer of the broker.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// A device's client of its own, with its own last will.
-pub(super) struct MqttLine {
+/// Connection of one device, with its own last will.
+pub(super) struct MqttLink {
     client: AsyncClient,
     up: String,
     state: String,
@@ -23,7 +23,7 @@ pub(super) struct MqttLine {
     polling: JoinHandle<()>,
 }
 
-impl MqttLine {
+impl MqttLink {
     pub(super) async fn open(broker: &Broker, run: u32, agent: u32) -> io::Result<Self> {
         let topics = Topics::new(run);
         let state = topics.state(agent);
@@ -34,7 +34,7 @@ impl MqttLine {
         let (client, mut connection) = AsyncClient::builder(options).capacity(IN_FLIGHT.into()).build();
         // The first event is the broker's consent.
         timeout(ANSWER, connection.poll()).await?.map_err(io::Error::other)?;
-        // There is room for these two.
+        // The queue has room for both.
         client.try_subscribe(topics.down(agent), QoS::AtLeastOnce).map_err(io::Error::other)?;
         client
             .try_publish(&state, "ready", PublishOptions::new(QoS::AtLeastOnce).retained())
@@ -56,7 +56,7 @@ impl MqttLine {
         }
     }
 
-    /// Says farewell, so that its last will is not carried out.
+    /// Disconnects cleanly, so that the broker does not publish the last will.
     pub(super) async fn close(mut self) {
         let retained = PublishOptions::new(QoS::AtLeastOnce).retained();
         if let Ok(notice) = self.client.publish_tracked(&self.state, "disconnected", retained).await {
@@ -68,13 +68,13 @@ impl MqttLine {
     }
 }
 
-impl Drop for MqttLine {
+impl Drop for MqttLink {
     fn drop(&mut self) {
         self.polling.abort();
     }
 }
 
-/// Until the connection ends. A frame that the device has no room for is lost; it will come again.
+/// Polls the connection until it ends. A frame that exceeds the device's queue is dropped; the controller sends it again.
 async fn poll(mut connection: EventLoop, sender: mpsc::Sender<Vec<u8>>) {
     while let Ok(event) = connection.poll().await {
         if let Event::Incoming(Packet::Publish(publish)) = event {

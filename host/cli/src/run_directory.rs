@@ -7,126 +7,144 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use fedbandit::service::MasterKey;
-use fedbandit::service::Registry;
+use fedbandit::service::{MasterKey, Registry};
 use fedbandit_core::wire::Identity;
 
-use super::{Failure, replace_with_mode, write_file};
+use super::{Failure, write_file, write_file_with_mode};
 
-/// A run's directory:
+/// The directory of a run:
 ///
-/// - `registry.json`: who is enrolled,
-/// - `master.key`: the secret that all keys follow from; only its owner can read it,
-/// - `devices/agent-N.blob`: what is flashed beside device N's firmware; only its owner can read it,
-/// - `run.redb`: the store,
-/// - `service`: where the page of its service is, and that service's name; from a service that is gone, if none runs.
-pub(super) struct Directory(pub(super) PathBuf);
+/// | file | content |
+/// |---|---|
+/// | `registry.json` | enrolled devices |
+/// | `master.key` | the secret from which all device keys are derived; readable by its owner only |
+/// | `devices/agent-N.blob` | identity of device N, flashed beside its firmware; readable by its owner only |
+/// | `run.redb` | the store |
+/// | `service` | HTTP address and name of the last service, and the identity of the store that it opened |
+pub(super) struct RunDirectory {
+    pub(super) path: PathBuf,
+}
 
-impl Directory {
+impl RunDirectory {
     pub(super) fn store(&self) -> PathBuf {
-        self.0.join("run.redb")
+        self.path.join("run.redb")
     }
 
-    /// Leaves word where the service's page is.
+    /// Returns device and inode of the store, which no copy shares.
+    fn store_id(&self) -> io::Result<String> {
+        let metadata = fs::metadata(self.store())?;
+        Ok(format!("{}:{}", metadata.dev(), metadata.ino()))
+    }
+
+    /// Records the running service, so that [`service`](Self::service) finds it.
     pub(super) fn write_service(&self, http: SocketAddr, name: &str) -> Result<(), Failure> {
-        write_file(&self.0.join("service"), &format!("{http} {name}\n"))
+        let store = self.store_id().map_err(|error| Failure::from(error).context(self.store().display()))?;
+        write_file(&self.path.join("service"), &format!("{http} {name} {store}\n"))
     }
 
-    /// Where the page of the last service is or was, and its name.
+    /// Returns the address and the name of the last service that opened this store. That service may have ended.
+    ///
+    /// A copy of the directory contains the original's `service` file, but another store. While a service runs, it holds
+    /// its store open, so the inode cannot be reused.
     pub(super) fn service(&self) -> Option<(SocketAddr, String)> {
-        let text = fs::read_to_string(self.0.join("service")).ok()?;
-        let (address, name) = text.trim_end().split_once(' ')?;
+        let text = fs::read_to_string(self.path.join("service")).ok()?;
+        let [address, name, store] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        if store != self.store_id().ok()? {
+            return None;
+        }
         Some((address.parse().ok()?, name.to_owned()))
     }
 
     pub(super) fn blob(&self, agent: u32) -> PathBuf {
-        self.0.join("devices").join(format!("agent-{agent}.blob"))
+        self.path.join("devices").join(format!("agent-{agent}.blob"))
     }
 
-    /// Who is enrolled; none if nobody ever was.
+    /// Reads the registry, if any device was ever enrolled.
     pub(super) fn registry(&self) -> Result<Option<Registry>, Failure> {
-        let file = self.0.join("registry.json");
+        let file = self.path.join("registry.json");
         match fs::read(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Failure::from(error).about(file.display())),
+            Err(error) => Err(Failure::from(error).context(file.display())),
             Ok(text) => {
                 let registry =
-                    serde_json::from_slice(&text).map_err(|error| Failure::data(error).about(file.display()))?;
+                    serde_json::from_slice(&text).map_err(|error| Failure::data(error).context(file.display()))?;
                 Ok(Some(registry))
             }
         }
     }
 
-    /// The same, where somebody must be enrolled.
+    /// As [`registry`](Self::registry), but fails if no device is enrolled.
     pub(super) fn expect_registry(&self) -> Result<Registry, Failure> {
         let missing =
-            || Failure::Config(format!("{}: no device is enrolled; see fedbandit enroll --help", self.0.display()));
+            || Failure::Config(format!("{}: no device is enrolled; run fedbandit enroll first", self.path.display()));
         self.registry()?.ok_or_else(missing)
     }
 
-    /// What changes when the registry is written.
+    /// Returns a value that changes whenever the registry is written.
     pub(super) fn registry_stamp(&self) -> Option<(SystemTime, u64)> {
-        let metadata = fs::metadata(self.0.join("registry.json")).ok()?;
+        let metadata = fs::metadata(self.path.join("registry.json")).ok()?;
         Some((metadata.modified().ok()?, metadata.ino()))
     }
 
     pub(super) fn write_registry(&self, registry: &Registry) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(registry).map_err(io::Error::from)?;
-        write_file(&self.0.join("registry.json"), &text)
+        write_file(&self.path.join("registry.json"), &text)
     }
 
-    /// The master secret, drawn before the first device is enrolled: another one would lock all devices out.
+    /// Reads the master key, or generates it before the first enrollment. A later one would lock out all devices.
     pub(super) fn master(&self) -> Result<MasterKey, Failure> {
-        let file = self.0.join("master.key");
+        let file = self.path.join("master.key");
         match fs::read(&file) {
             Ok(bytes) => MasterKey::from_bytes(&bytes).ok_or_else(|| {
-                Failure::Data(format!("{}: not a master key of 32 bytes: restore the backup", file.display()))
+                let found = bytes.len();
+                Failure::Data(format!("{}: found {found} bytes, expected 32; restore the backup", file.display()))
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if self.registry()?.is_some() {
-                    let advice = "restore it from the backup; without it enrol in a new directory";
-                    return Err(Failure::Io(format!("{}: missing: {advice}", file.display())));
+                    let remedy = "restore it from the backup, or enroll the devices in a new directory";
+                    return Err(Failure::Config(format!("{}: missing; {remedy}", file.display())));
                 }
                 let master = MasterKey::generate().map_err(|error| Failure::Io(error.to_string()))?;
                 write_secret(&file, master.as_bytes())?;
                 Ok(master)
             }
-            Err(error) => Err(Failure::from(error).about(file.display())),
+            Err(error) => Err(Failure::from(error).context(file.display())),
         }
     }
 }
 
-/// Writes a file durably, as a whole or not at all, that only its owner can read.
+/// Writes a file atomically and durably, readable by its owner only.
 pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    replace_with_mode(file, 0o600, |writer| writer.write_all(bytes))
+    write_file_with_mode(file, 0o600, |writer| writer.write_all(bytes))
 }
 
-/// Reads a device's identity. One that asks for sealed frames comes with the number of this start, which is counted in
-/// a file beside it.
+/// Reads a device's identity. For a sealed device, also increments and returns its boot counter, kept in `FILE.boot`.
 pub(super) fn read_blob(file: &Path) -> Result<(Identity, Option<u32>), Failure> {
-    let bytes = fs::read(file).map_err(|error| Failure::from(error).about(file.display()))?;
-    let no_identity =
-        || Failure::Data(format!("{}: not an identity of 52 bytes; fedbandit enroll writes one", file.display()));
-    let blob = bytes.as_slice().try_into().map_err(|_| no_identity())?;
+    let bytes = fs::read(file).map_err(|error| Failure::from(error).context(file.display()))?;
+    let invalid = || {
+        let remedy = "create it with fedbandit enroll";
+        Failure::Data(format!("{}: not a device identity of 52 bytes; {remedy}", file.display()))
+    };
+    let blob = bytes.as_slice().try_into().map_err(|_| invalid())?;
     if let Some(identity) = Identity::from_blob(blob) {
         return Ok((identity, None));
     }
-    let identity = Identity::from_sealed_blob(blob).ok_or_else(no_identity)?;
-    Ok((identity, Some(count_start(&file.with_extension("blob.boot"))?)))
+    let identity = Identity::from_sealed_blob(blob).ok_or_else(invalid)?;
+    Ok((identity, Some(increment_boot_counter(&file.with_extension("blob.boot"))?)))
 }
 
-/// One more than last time, and on the disk before it is used.
-fn count_start(file: &Path) -> Result<u32, Failure> {
-    let failed = |what: &str| {
-        let advice = "do not set it back, enrol the device in a new run";
-        Failure::Data(format!("{}: {what}: {advice}", file.display()))
+/// Increments a boot counter durably and returns it.
+fn increment_boot_counter(file: &Path) -> Result<u32, Failure> {
+    let failed = |reason: &str| {
+        let remedy = "never reset it; enroll the device in a new run";
+        Failure::Data(format!("{}: boot counter is {reason}; {remedy}", file.display()))
     };
     let last = match fs::read_to_string(file) {
-        Ok(text) => text.trim().parse().map_err(|_| failed("not a start number"))?,
+        Ok(text) => text.trim().parse().map_err(|_| failed("corrupt"))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0_u32,
-        Err(error) => return Err(Failure::from(error).about(file.display())),
+        Err(error) => return Err(Failure::from(error).context(file.display())),
     };
-    let boot = last.checked_add(1).ok_or_else(|| failed("no start number is left"))?;
+    let boot = last.checked_add(1).ok_or_else(|| failed("exhausted"))?;
     write_secret(file, boot.to_string().as_bytes())?;
     Ok(boot)
 }
@@ -137,9 +155,8 @@ mod tests {
 
     use super::*;
 
-    /// The old file is whole until the new one is, and then has another name or none.
     #[test]
-    fn secrets_are_replaced_and_not_overwritten() {
+    fn secrets_are_replaced_atomically() {
         let directory = std::env::temp_dir().join(format!("fedbandit-{}-secrets", std::process::id()));
         let [file, witness] = ["secret", "witness"].map(|name| directory.join(name));
         assert!(write_secret(&file, b"old").is_ok());
@@ -147,7 +164,7 @@ mod tests {
         assert!(write_secret(&file, b"new").is_ok());
         assert_eq!([&witness, &file].map(|file| fs::read(file).unwrap()), [b"old", b"new"]);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing unfinished is left");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "a temporary file is left");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

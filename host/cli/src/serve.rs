@@ -1,6 +1,5 @@
 //! `fedbandit serve`: the controller of real devices.
 
-use std::fmt::Display;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,31 +15,35 @@ use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
 use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, check, start};
 use fedbandit::service::{StateMachine, Status};
-use fedbandit::simulation::virtual_device;
-use fedbandit::simulation::{Attack, Logs, SimulationConfig};
+use fedbandit::simulation::{Attack, Logs, SimulationConfig, virtual_device};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::flags::Flags;
 use super::link::Target;
-use super::listeners::{self, Bound, Transports};
-use super::run_directory::Directory;
+use super::listeners::{self, BoundTransports, Transports};
+use super::run_directory::RunDirectory;
 use super::status::unreadable;
-use super::{EXIT_CODES, Failure, log, unix_seconds, write};
+use super::{EXIT_CODES, Failure, log, print_line, unix_seconds};
 
 const HELP: &str = "\
-Every option can also be a key of the TOML file (--config) or an environment variable:
-  dir = \"fleet\"                 made by fedbandit enroll
+Examples:
+  fedbandit serve --demo
+  fedbandit serve --dir fleet --listen 0.0.0.0:7700
+  fedbandit serve --config controller.toml --deadline 30
+
+Every option can also be a key of the TOML file or an environment variable:
+  dir = \"fleet\"                 # created by fedbandit enroll
   listen = \"127.0.0.1:7700\"
   deadline = 60
   serial = [\"/dev/ttyUSB0:115200\"]
   aggregator = \"geometric-median\"
 A flag overrides a variable (FEDBANDIT_DEADLINE=60), which overrides the file. Paths in the file are relative to it.
 
-An episode ends at its deadline, or as soon as all devices have reported; with privacy at its deadline only. A summary
-is acknowledged once it is on disk. After a crash, start the service again: it continues where it stopped. A device
-that fedbandit revoke revokes is rejected within seconds.";
+An episode ends as soon as all devices have reported, or at its deadline; with privacy always at its deadline. A
+summary is acknowledged once it is on disk. After a crash, start the service again: it continues where it stopped.
+Devices revoked with fedbandit revoke are rejected within seconds.";
 
 /// Run the controller as a service for devices.
 #[derive(clap::Args)]
@@ -49,7 +52,7 @@ pub(super) struct Args {
     /// TOML file with options.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["demo", "dir"])]
     config: Option<PathBuf>,
-    /// Demonstration: a controller and 50 virtual devices, 15 of them corrupted, with a status page to watch.
+    /// Demonstrate a controller with 50 virtual devices, 15 of them corrupted.
     #[arg(long, conflicts_with_all = ["config", "dir"])]
     demo: bool,
     #[command(flatten)]
@@ -65,8 +68,8 @@ impl Args {
         if self.demo {
             return demonstrate(config.endpoints.http);
         }
-        config.validate().map_err(|error| self.invalid(&error))?;
-        let directory = Directory(config.endpoints.dir.clone());
+        config.validate().map_err(|error| self.flags.invalid(self.config.as_deref(), error))?;
+        let directory = RunDirectory { path: config.endpoints.dir.clone() };
         let registry = directory.expect_registry()?;
         if usize::from(registry.dimension) > MAX_DIMENSION {
             let reason = format!("dimension {} is not supported; the maximum is {MAX_DIMENSION}", registry.dimension);
@@ -75,14 +78,15 @@ impl Args {
         require_sealed_frames(&config, &registry)?;
         let timing = timing(u64::from(config.endpoints.deadline) * 1000, config.endpoints.window);
         let master = directory.master()?;
-        // Before a store exists: from then on no device can be enrolled.
-        check(&config.run, &registry, timing.window).map_err(|error| self.invalid(&error))?;
+        // Checked before the store is created, because devices cannot be enrolled afterwards.
+        check(&config.run, &registry, timing.window)
+            .map_err(|error| self.flags.invalid(self.config.as_deref(), error))?;
         let runtime = tokio::runtime::Runtime::new()?;
         let transports = Transports::new(&config.endpoints)?;
         let bound = runtime.block_on(bind(transports, config.endpoints.http))?;
         let path = directory.store();
         let failed = |error: StartError| match error {
-            StartError::Store(error) => unreadable(&error).about(path.display()),
+            StartError::Store(error) => unreadable(&error).context(path.display()),
             other => Failure::Config(format!("{}: {other}", path.display())),
         };
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
@@ -97,7 +101,7 @@ impl Args {
     fn read_config(&self) -> Result<ServiceConfig, Failure> {
         let mut config = match &self.config {
             Some(file) => {
-                let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
+                let text = fs::read_to_string(file).map_err(|error| Failure::from(error).context(file.display()))?;
                 ServiceConfig::read(file, &text).map_err(Failure::config)?
             }
             None => ServiceConfig::default(),
@@ -105,16 +109,9 @@ impl Args {
         self.flags.apply(&mut config)?;
         Ok(config)
     }
-
-    fn invalid(&self, error: &impl Display) -> Failure {
-        match &self.config {
-            Some(file) => Failure::Config(format!("{}: {error}", file.display())),
-            None => Failure::Usage(format!("--{error}")),
-        }
-    }
 }
 
-/// Refuses a private run whose messages others could read on the way (docs/privacy.md, assumptions).
+/// Rejects a private run whose frames others could read in transit (docs/privacy.md, assumptions).
 fn require_sealed_frames(config: &ServiceConfig, registry: &Registry) -> Result<(), Failure> {
     let Endpoints { listen, mqtt, allow_plain_frames, .. } = &config.endpoints;
     let is_shared = mqtt.is_some() || !listen.ip().is_loopback();
@@ -123,8 +120,9 @@ fn require_sealed_frames(config: &ServiceConfig, registry: &Registry) -> Result<
         return Ok(());
     }
     Err(Failure::Config(format!(
-        "privacy: {plain} devices send plain frames, which others on MQTT or TCP can read; enroll them with --sealed, \
-         or set allow-plain-frames = true if nobody else can read the link"
+        "privacy: {plain} of {} devices send plain frames, which others on MQTT or TCP can read; enroll them with \
+         --sealed, or set allow-plain-frames = true if nobody else can read the link",
+        registry.devices.len()
     )))
 }
 
@@ -132,14 +130,14 @@ fn timing(time_limit: u64, window: u32) -> StartOptions {
     StartOptions { time_limit, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
 }
 
-/// The demonstration's devices, and how many of them lie.
+/// Devices of the demonstration, of which the last [`CORRUPTED`] are corrupted.
 const DEVICES: u32 = 50;
-const LIARS: u32 = 15;
-/// Between two episodes of a virtual device.
+const CORRUPTED: u32 = 15;
+/// Pause between two episodes of a virtual device.
 const PACE: Duration = Duration::from_millis(700);
 
-/// A controller in memory and its virtual devices, in one process.
-fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
+/// Runs a controller with an in-memory store and its virtual devices in one process.
+fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
     let run = RunConfig { steps: 64 * 400, ..RunConfig::default() };
     let devices =
         (1..=DEVICES).map(|agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
@@ -148,51 +146,50 @@ fn demonstrate(page: SocketAddr) -> Result<(), Failure> {
     let mut store = Memory::default();
     let service = start(&mut store, &run, &registry, &master, timing(10_000, 4), 0);
     let service = service.map_err(|error| Failure::Config(error.to_string()))?;
-    let mut edges = Vec::new();
+    let mut devices = Vec::new();
     for agent in 1..=DEVICES {
-        let attack = if agent > DEVICES - LIARS { Attack::SignFlip } else { Attack::None };
+        let attack = if agent > DEVICES - CORRUPTED { Attack::SignFlip } else { Attack::None };
         let identity = master.identity(registry.run, agent, registry.dimension);
         let config = SimulationConfig { run, attack, ..SimulationConfig::default() };
-        let edge = virtual_device(identity, None, &config, &Logs::new(), 1);
-        let edge = edge.map_err(|error| Failure::Config(error.to_string()))?;
-        edges.push(Device { run: registry.run, agent, edge });
+        let device = virtual_device(identity, None, &config, &Logs::new(), 1).map_err(Failure::config)?;
+        devices.push(Device { run: registry.run, agent, device });
     }
-    write(&format!(
-        "{DEVICES} virtual devices, of which {} to {DEVICES} lie: open the status page",
-        DEVICES - LIARS + 1
+    print_line(&format!(
+        "{DEVICES} virtual devices, {} to {DEVICES} corrupted; open the status page",
+        DEVICES - CORRUPTED + 1
     ))?;
     let runtime = tokio::runtime::Runtime::new()?;
-    let any = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let bound = runtime.block_on(bind(any, page))?;
+    let any_port = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let bound = runtime.block_on(bind(any_port, http))?;
     runtime.block_on(listen(bound, service, Box::new(store), &registry, |_, address, _| {
-        for device in edges {
+        for device in devices {
             let target = Target::Tcp(address.to_string());
-            tokio::spawn(device::live(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
+            tokio::spawn(device::run_device(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
         }
         Ok(())
     }))
 }
 
-/// Where devices connect, and the page.
-async fn bind(transports: Transports, http: SocketAddr) -> Result<(Bound, TcpListener), Failure> {
+/// Binds the addresses for devices and for HTTP.
+async fn bind(transports: Transports, http: SocketAddr) -> Result<(BoundTransports, TcpListener), Failure> {
     Ok((transports.bind().await?, listeners::bind(http).await?))
 }
 
-/// Says where it listens, and serves until the end; `started` gets the way to the service, where devices connect, and where
-/// the page is with the service's name.
+/// Prints the addresses and serves until an error. Calls `started` with the worker's handle, the TCP address for devices,
+/// and the HTTP address with the service's name.
 async fn listen(
-    (transports, pages): (Bound, TcpListener),
+    (transports, pages): (BoundTransports, TcpListener),
     service: StateMachine,
     store: Box<dyn Store + Send>,
     registry: &Registry,
     started: impl FnOnce(WorkerHandle, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    transports.tell()?;
+    transports.announce()?;
     let page = pages.local_addr()?;
-    write(&format!("status:  http://{page}"))?;
+    print_line(&format!("status:  http://{page}"))?;
     let (sender, receiver) = watch::channel(service.status(0));
     let (store, commits) = MeteredStore::new(store);
-    // No two services share a name, so what was left behind by one is not taken for another.
+    // The random name tells this service from another one that later gets the same address.
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(|error| Failure::Io(error.to_string()))?;
     let name = format!("{:016x}", u64::from_le_bytes(name));
@@ -208,16 +205,16 @@ async fn listen(
     })
 }
 
-/// Between two looks at the registry.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which the registry is checked for revocations.
+const REGISTRY_POLL: Duration = Duration::from_secs(1);
 
-/// Tells the service whose identity is revoked, whenever the registry is another file than before.
-async fn watch_registry(directory: Directory, handle: WorkerHandle) {
+/// Forwards revocations to the service whenever the registry changes.
+async fn watch_registry(directory: RunDirectory, handle: WorkerHandle) {
     let mut last = None;
     loop {
         let stamp = directory.registry_stamp();
         if stamp.is_some() && stamp != last {
-            // A file that cannot be read now may be next time.
+            // An unreadable file is tried again at the next interval.
             if let Ok(Some(registry)) = tokio::task::block_in_place(|| directory.registry()) {
                 last = stamp;
                 for device in registry.devices.iter().filter(|device| device.revoked) {
@@ -225,6 +222,6 @@ async fn watch_registry(directory: Directory, handle: WorkerHandle) {
                 }
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(REGISTRY_POLL).await;
     }
 }

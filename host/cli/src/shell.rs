@@ -1,4 +1,4 @@
-//! `fedbandit completions` and `man`: what shells and manuals want to know of this program.
+//! `fedbandit completions` and `man`.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::{Cli, EXIT_CODES, Failure, VERSION, replace_file, write};
+use super::{Cli, EXIT_CODES, Failure, VERSION, print_line, write_file_with};
 
 const HELP: &str = "\
 Examples:
   fedbandit completions bash > ~/.local/share/bash-completion/completions/fedbandit
   fedbandit completions zsh > ~/.zfunc/_fedbandit";
 
-/// Print what a shell needs to complete commands and options.
+/// Generate shell completions.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct CompletionsArgs {
-    /// The shell.
+    /// Shell to complete for.
     shell: Shell,
 }
 
@@ -25,15 +25,19 @@ impl CompletionsArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "fedbandit", &mut text);
-        write(&String::from_utf8_lossy(&text).trim_end())
+        print_line(&String::from_utf8_lossy(&text).trim_end())
     }
 }
 
-/// Write manual pages, one for each command.
+const MAN_HELP: &str = "\
+Example:
+  fedbandit man --out /usr/local/share/man/man1";
+
+/// Generate man pages, one per command.
 #[derive(clap::Args)]
-#[command(after_long_help = EXIT_CODES)]
+#[command(after_long_help = format!("{MAN_HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct ManArgs {
-    /// Where to, as /usr/local/share/man/man1.
+    /// Output directory.
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
 }
@@ -47,13 +51,13 @@ impl ManArgs {
         for (name, command) in [("fedbandit".to_owned(), program.clone())].into_iter().chain(named) {
             let file = self.out.join(format!("{name}.1"));
             let page = Man::new(command.name(name.clone()).display_name(name)).source(format!("fedbandit {VERSION}"));
-            replace_file(&file, |writer| {
+            write_file_with(&file, |writer| {
                 let mut text = Vec::new();
                 page.render(&mut text)?;
                 writer.write_all(&text)
             })?;
         }
         let count = program.get_subcommands().count();
-        write(&format!("{count} manual pages: {}", self.out.join("fedbandit.1").display()))
+        print_line(&format!("{count} man pages in {}", self.out.display()))
     }
 }

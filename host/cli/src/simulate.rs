@@ -1,8 +1,8 @@
-//! `fedbandit simulate`: a fleet under attack.
+//! `fedbandit simulate`: a simulated fleet under attack.
 
 use std::path::{Path, PathBuf};
 
-use fedbandit::config::{AggregatorName, ConfigError, RewardKind, RunConfig};
+use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
 use fedbandit::simulation::report::{self, Record};
 use fedbandit::simulation::{
     Attack, Environment, Experiment, Job, Log, Logs, Outcome, SimulationConfig, agent_steps, run_all,
@@ -10,38 +10,38 @@ use fedbandit::simulation::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::flags::{Flags, read_file};
-use super::{EXIT_CODES, Failure, VERSION, print_result, write, write_file};
+use super::{EXIT_CODES, Failure, VERSION, print_line, print_result, write_file};
 
 const HELP: &str = "\
-Without options this is a demonstration: 100 agents, 30 of which collude, once with each of four aggregators; the
-report also shows how much corruption and how much privacy they bear.
+Without options, runs a demonstration: 100 agents, 30 of them colluding, with each of four aggregators. Its report also
+compares aggregators by the share of corrupted agents and by the privacy budget.
 
 Examples:
   fedbandit simulate --attack adaptive --corrupt 0.45 --aggregator geometric-median
   fedbandit simulate --environment skew --report skew
   fedbandit simulate --rewards bounded --privacy 4,1e-6 --dim 4 --episode-len 8 --attack none --json
 
-Options may also be in a TOML file (--config), as dim = 8, attack = \"collude\", seeds = [1, 2], or in variables of the
-environment, as FEDBANDIT_DIM=8. An option on the command line overrides a variable, which overrides the file.
+Every option can also be a key of a TOML file (--config), such as attack = \"collude\" or seeds = [1, 2], or an
+environment variable, such as FEDBANDIT_DIM=8. A flag overrides a variable, which overrides the file.
 
-A replay:FILE is CSV: its first line names the columns step, x_1, ..., x_d and reward; each other line is one
-action, and consecutive lines with the same step are a decision set.
+replay:FILE reads CSV. The first line names the columns step, x_1, ..., x_d and reward. Each other line is one action;
+consecutive lines with the same step form a decision set.
 
-All numbers follow from the options and the seed, whatever the number of threads.";
+Results depend on the options and the seeds only, not on the number of threads.";
 
-/// Many virtual devices under attack: their regret, and a report with plots.
+/// Simulate a fleet under attack, and report its regret.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// A TOML file with options.
+    /// TOML file with options.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     flags: Flags<Experiment>,
-    /// Print JSON: the configuration, and all numbers of each run.
+    /// Print JSON with the configuration and all results of each run.
     #[arg(long)]
     json: bool,
-    /// Write report.html into this directory [default: none, but report for the demonstration].
+    /// Write report.html to this directory [default: none; report for the demonstration].
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 }
@@ -54,42 +54,32 @@ impl Args {
         }
         self.flags.apply(&mut experiment)?;
         let demonstration = self.config.is_none() && self.flags.is_empty() && !self.json;
-        let mut jobs = experiment.jobs().map_err(|error| self.invalid(&error))?;
-        let main = jobs.len();
+        let mut jobs = experiment.jobs().map_err(|error| self.flags.invalid(self.config.as_deref(), error))?;
+        let table = jobs.len();
         if demonstration {
-            jobs.extend(how_much_corruption());
-            jobs.extend(how_much_privacy());
+            jobs.extend(corruption_jobs());
+            jobs.extend(privacy_jobs());
         }
         let records = run_with_progress(&jobs, &|_, _| {})?;
         if self.json {
             let runs: Vec<&Outcome> = records.iter().map(|record| &record.outcome).collect();
             return print_result(&serde_json::json!({ "runs": runs }), experiment.to_json());
         }
-        write(&report::text_table(&records[..main].iter().collect::<Vec<_>>()).trim_end())?;
+        print_line(&report::text_table(&records[..table].iter().collect::<Vec<_>>()).trim_end())?;
         let directory = self.report.or(demonstration.then(|| "report".into()));
         directory.map_or(Ok(()), |directory| write_report(&directory, &records))
     }
 }
 
-impl Args {
-    /// An invalid combination of keys: a usage error if flags were given, else the file's.
-    fn invalid(&self, error: &ConfigError) -> Failure {
-        match &self.config {
-            Some(file) if self.flags.is_empty() => Failure::Config(format!("{}: {error}", file.display())),
-            _ => Failure::Usage(format!("--{error}")),
-        }
-    }
-}
-
-/// Writes report.html and says so.
+/// Writes report.html and prints its path.
 pub(super) fn write_report(directory: &Path, records: &[Record]) -> Result<(), Failure> {
     let file = directory.join("report.html");
     write_file(&file, &report::html(records))?;
-    write(&format!("\nreport: {}", file.display()))
+    print_line(&format!("\nreport: {}", file.display()))
 }
 
-/// The demonstration's second figure.
-fn how_much_corruption() -> Vec<Job> {
+/// Runs of the demonstration with increasing shares of corrupted agents.
+fn corruption_jobs() -> Vec<Job> {
     let base = RunConfig { agents: 60, steps: 1024, ..RunConfig::default() };
     let aggregators = [
         AggregatorName::Oracle,
@@ -107,8 +97,8 @@ fn how_much_corruption() -> Vec<Job> {
     aggregators.into_iter().flat_map(|aggregator| shares.map(|corrupt| cell(aggregator, corrupt))).collect()
 }
 
-/// The demonstration's third figure.
-fn how_much_privacy() -> Vec<Job> {
+/// Runs of the demonstration with increasing privacy budgets.
+fn privacy_jobs() -> Vec<Job> {
     let base = RunConfig {
         dim: 4,
         steps: 2048,
@@ -129,13 +119,13 @@ fn how_much_privacy() -> Vec<Job> {
     aggregators.into_iter().flat_map(|aggregator| [1.0, 2.0, 4.0, 8.0, 16.0].map(|mu| cell(aggregator, mu))).collect()
 }
 
-/// Runs jobs, with a bar on a terminal.
+/// Runs jobs with a progress bar.
 pub(super) fn run_with_progress(
     jobs: &[Job],
     finished: &(dyn Fn(usize, &Record) + Sync),
 ) -> Result<Vec<Record>, Failure> {
     let logs = read_logs(jobs.iter().map(|job| &job.config))?;
-    // It draws on stderr, and only if that is a terminal.
+    // Drawn on stderr, and only if that is a terminal.
     let bar = ProgressBar::new(agent_steps(jobs));
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} % of {human_len} agent-steps, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -151,15 +141,15 @@ pub(super) fn run_with_progress(
     Ok(outcomes.iter().enumerate().map(|(index, outcome)| record(index, outcome)).collect())
 }
 
-/// The files that are replayed.
+/// Reads the logs that the configurations replay.
 pub(super) fn read_logs<'a>(configs: impl IntoIterator<Item = &'a SimulationConfig>) -> Result<Logs, Failure> {
     let mut logs = Logs::new();
     for config in configs {
         let Environment::Replay(file) = &config.environment else { continue };
         if !logs.contains_key(file) {
-            let text = std::fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
+            let text = std::fs::read_to_string(file).map_err(|error| Failure::from(error).context(file.display()))?;
             let bounded = config.run.rewards == RewardKind::Bounded;
-            let log = Log::parse(&text, bounded).map_err(|error| Failure::data(error).about(file.display()))?;
+            let log = Log::parse(&text, bounded).map_err(|error| Failure::data(error).context(file.display()))?;
             logs.insert(file.clone(), log.into());
         }
     }

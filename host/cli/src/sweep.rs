@@ -1,4 +1,4 @@
-//! `fedbandit sweep`: a grid of runs, one file each.
+//! `fedbandit sweep`: a grid of simulations, one result file each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,37 +8,38 @@ use fedbandit::simulation::report::{self, Record};
 use fedbandit::simulation::{Experiment, Job};
 
 use super::simulate::{run_with_progress, write_report};
-use super::{EXIT_CODES, Failure, write, write_file};
+use super::{EXIT_CODES, Failure, print_line, write_file};
 
 const HELP: &str = "\
-A grid is a TOML file: options of `fedbandit simulate`, and one or more [[grid]] tables with lists of them.
+A grid is a TOML file with options of `fedbandit simulate` and [[grid]] tables with lists of values:
   agents = 100
   seeds = [1, 2, 3]
   [[grid]]
   aggregator = [\"geometric-median\", \"mean\"]
   attack = [\"collude\", \"adaptive\"]
   corrupt = [0.0, 0.1, 0.3]
-Every combination of a table's values is a run, and gets a file of its own in DIR, named by what it is a run of. What is
-there already is not run again, so a sweep that was stopped goes on where it was.
+Each combination of a table's values is one run with its own result file in DIR. Finished runs are skipped, so an
+interrupted sweep resumes where it stopped.
 
-Many machines can share the work, for example as a SLURM array:
+Examples:
+  fedbandit sweep --config grid.toml --out results
   fedbandit sweep --config grid.toml --shard $SLURM_ARRAY_TASK_ID/20 --out results
   fedbandit sweep --merge results";
 
-/// A grid of runs: resumable, one result file per run, to be spread over machines.
+/// Run a grid of simulations; resumable, can be sharded across machines.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct Args {
-    /// The grid.
+    /// Grid file (TOML).
     #[arg(long, value_name = "FILE", requires = "out", required_unless_present = "merge")]
     config: Option<PathBuf>,
-    /// Where the result files go.
+    /// Directory for the result files.
     #[arg(long, value_name = "DIR", requires = "config")]
     out: Option<PathBuf>,
-    /// Do the I-th of N parts only, I from 1 to N.
+    /// Run only the I-th of N parts, I from 1 to N.
     #[arg(long, value_name = "I/N", value_parser = shard, requires = "config")]
     shard: Option<(usize, usize)>,
-    /// Make report.html of all result files in a directory.
+    /// Write report.html from all result files in a directory.
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     merge: Option<PathBuf>,
 }
@@ -48,40 +49,37 @@ impl Args {
         match (&self.config, &self.out, &self.merge) {
             (Some(config), Some(out), _) => sweep(config, out, self.shard.unwrap_or((1, 1))),
             (_, _, Some(directory)) => merge(directory),
-            _ => Err(Failure::Usage("give --config FILE and --out DIR, or --merge DIR".into())),
+            _ => Err(Failure::Usage("expected --config FILE and --out DIR, or --merge DIR".into())),
         }
     }
 }
 
 fn sweep(config: &Path, out: &Path, (part, parts): (usize, usize)) -> Result<(), Failure> {
-    let text = fs::read_to_string(config).map_err(|error| Failure::from(error).about(config.display()))?;
+    let text = fs::read_to_string(config).map_err(|error| Failure::from(error).context(config.display()))?;
     let all = Experiment::grid(config, &text).map_err(Failure::config)?;
     let own: Vec<Job> = all.iter().skip(part - 1).step_by(parts).cloned().collect();
-    let todo: Vec<Job> = own.iter().filter(|job| !is_done(&file(out, job), job)).cloned().collect();
+    let todo: Vec<Job> = own.iter().filter(|job| !is_done(&result_file(out, job), job)).cloned().collect();
     let (runs, done) = (own.len(), own.len() - todo.len());
-    let trouble = Mutex::new(None);
+    let failed = Mutex::new(None);
     run_with_progress(&todo, &|index, record| {
         let text = serde_json::to_string(record).unwrap_or_default();
-        if let Err(failure) = write_file(&file(out, &todo[index]), &text)
-            && let Ok(mut trouble) = trouble.lock()
+        if let Err(failure) = write_file(&result_file(out, &todo[index]), &text)
+            && let Ok(mut failed) = failed.lock()
         {
-            trouble.get_or_insert(failure);
+            failed.get_or_insert(failure);
         }
     })
-    .map_err(|failure| failure.about(config.display()))?;
-    if let Some(failure) = trouble.into_inner().ok().flatten() {
+    .map_err(|failure| failure.context(config.display()))?;
+    if let Some(failure) = failed.into_inner().ok().flatten() {
         return Err(failure);
     }
-    let there = if done > 0 { format!(", {done} of them were there") } else { String::new() };
-    write(&format!(
-        "{runs} runs in {}{there}; fedbandit sweep --merge {} makes the report",
-        out.display(),
-        out.display()
-    ))
+    let skipped = if done > 0 { format!(", {done} already done") } else { String::new() };
+    let out = out.display();
+    print_line(&format!("{runs} runs in {out}{skipped}; write the report with fedbandit sweep --merge {out}"))
 }
 
-/// Where a run's result is.
-fn file(out: &Path, job: &Job) -> PathBuf {
+/// Returns the path of a run's result.
+fn result_file(out: &Path, job: &Job) -> PathBuf {
     let hash = blake3::hash(job.key().as_bytes()).to_hex();
     out.join(format!("run-{}.json", &hash[..16]))
 }
@@ -92,32 +90,32 @@ fn is_done(file: &Path, job: &Job) -> bool {
 }
 
 fn merge(directory: &Path) -> Result<(), Failure> {
-    let about = |error: std::io::Error| Failure::from(error).about(directory.display());
+    let failed = |error: std::io::Error| Failure::from(error).context(directory.display());
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(about)? {
-        let path = entry.map_err(about)?.path();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with("run-") && name.ends_with(".json") {
             files.push(path);
         }
     }
     let read = |file: &PathBuf| {
-        let text = fs::read_to_string(file).map_err(|error| Failure::from(error).about(file.display()))?;
-        serde_json::from_str::<Record>(&text).map_err(|error| Failure::data(error).about(file.display()))
+        let text = fs::read_to_string(file).map_err(|error| Failure::from(error).context(file.display()))?;
+        serde_json::from_str::<Record>(&text).map_err(|error| Failure::data(error).context(file.display()))
     };
     let mut records = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     if records.is_empty() {
-        return Err(Failure::Data(format!("{}: there are no result files, run-*.json", directory.display())));
+        return Err(Failure::Data(format!("{}: no result files (run-*.json)", directory.display())));
     }
-    // In an order that does not depend on the files' names.
+    // The order of the report must not depend on file names.
     records
         .sort_by_cached_key(|record| (serde_json::to_string(&record.config).unwrap_or_default(), record.outcome.seed));
-    write(&report::text_table(&records.iter().collect::<Vec<_>>()).trim_end())?;
+    print_line(&report::text_table(&records.iter().collect::<Vec<_>>()).trim_end())?;
     write_report(directory, &records)
 }
 
 fn shard(text: &str) -> Result<(usize, usize), String> {
     let numbers = text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
     let valid = numbers.filter(|(part, parts)| (1..=*parts).contains(part));
-    valid.ok_or_else(|| "a shard is I/N, with I from 1 to N".into())
+    valid.ok_or_else(|| "expected I/N with I from 1 to N".into())
 }

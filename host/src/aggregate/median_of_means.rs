@@ -2,11 +2,12 @@
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "groups are drawn from a seed that is given")]
 
 use rand_pcg::Pcg64;
-use rand_pcg::rand_core::{Rng, SeedableRng};
+use rand_pcg::rand_core::SeedableRng;
 use thiserror::Error;
 
 use super::mean::Divisor;
 use super::{Aggregate, AggregateError, Aggregator, GeometricMedian, Points, Tolerance};
+use crate::math::rng::below;
 
 /// Partition of n points into P groups of sizes ⌊n/P⌋ and ⌈n/P⌉, drawn uniformly from a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,16 +126,6 @@ impl Aggregator for MedianOfMeans {
 /// Shuffles uniformly (Fisher and Yates).
 fn shuffle(values: &mut [usize], rng: &mut Pcg64) {
     for i in (1..values.len()).rev() {
-        values.swap(i, below(i as u64 + 1, rng) as usize);
-    }
-}
-
-/// Returns a uniform number below `bound`, by Lemire's multiplication with rejection.
-fn below(bound: u64, rng: &mut Pcg64) -> u64 {
-    loop {
-        let product = u128::from(rng.next_u64()) * u128::from(bound);
-        if product as u64 >= bound.wrapping_neg() % bound {
-            return (product >> 64) as u64;
-        }
+        values.swap(i, below(i + 1, rng));
     }
 }

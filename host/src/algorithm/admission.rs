@@ -1,35 +1,35 @@
-//! Which summaries may count (Algorithm 1, lines 14 to 17 and 22).
+//! Admission checks for summaries (Algorithm 1, lines 14 to 17 and 22).
 //!
-//! A summary that no honest device can have sent is a [`Fault`] of its sender, and the controller counts the sender's message as
-//! zero. Honest summaries always pass: what rounding on the device may cost is in the tolerance,
-//! [`rounding::sums`].
+//! A summary that no honest device can have sent is a [`Fault`] of its sender, and the controller counts it as zero. Honest
+//! summaries always pass: the tolerance covers the rounding errors of a device ([`rounding::sums`]).
 
 use fedbandit_core::{MAX_EPISODE_LEN, packed_len, rounding};
 use serde::Serialize;
 use thiserror::Error;
 
+use super::episodes::{EpisodeLenError, check_episode_len};
 use crate::aggregate::norm;
 use crate::math::symmetric::on_diagonal;
 use crate::names::named;
 
-/// How much is checked.
+/// Strictness of the admission checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Level {
-    /// What the paper checks: the numbers are finite, and with privacy ‖U‖_F ≤ L and ‖u‖₂ ≤ L.
+    /// The paper's checks: all values are finite, and with privacy ‖U‖_F ≤ L and ‖u‖₂ ≤ L.
     Paper,
-    /// What every honest summary satisfies: also U ⪰ 0, tr U ≤ L and, with bounded rewards, uuᵀ ⪯ r_max²·L·U.
+    /// All properties of an honest summary: also U ⪰ 0, tr U ≤ L and, with bounded rewards, uuᵀ ⪯ r_max²·L·U.
     #[default]
     Strict,
-    /// The checks of `Strict`, and who fails one is out for good, with all that it ever sent. No honest device fails one.
-    /// Not with privacy: who is left would tell what a message said.
+    /// The checks of `Strict`; a sender that fails one is excluded permanently, with everything it ever sent. No honest
+    /// device fails one. Not available with privacy, since exclusions would reveal what a message contained.
     Drop,
 }
 
 named!(Level, "admission level", Paper = "paper", Strict = "strict", Drop = "drop");
 
-/// The checks of one episode.
+/// Admission checks of one episode.
 ///
-/// A packed upper triangle cannot be asymmetric; a full matrix becomes one by [`pack_symmetric`].
+/// A packed upper triangle is symmetric by construction; [`pack_symmetric`] converts a full matrix.
 #[derive(Clone, Debug)]
 pub struct Admission {
     level: Level,
@@ -41,73 +41,74 @@ pub struct Admission {
     tolerance: f64,
 }
 
-/// What is wrong with a summary: its sender's doing, to be counted.
+/// Defect of a received summary, attributed to its sender and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fault {
     /// The sender is not enrolled.
-    #[error("the sender is not enrolled")]
+    #[error("sender is not enrolled")]
     UnknownAgent,
-    /// The episode has not begun, or is too long ago.
-    #[error("the summary is of an episode that is not open")]
+    /// The episode has not begun, or its window has passed.
+    #[error("episode of the summary is not open")]
     WrongEpisode,
-    /// The sender's summary of this episode came before, whatever it was worth.
-    #[error("the sender's summary of this episode came before")]
+    /// A summary of this episode was received before, valid or not.
+    #[error("summary of this episode was received before")]
     Duplicate,
-    /// Another number of values than the dimension asks for.
-    #[error("the summary is of another dimension")]
+    /// The number of values does not match the dimension.
+    #[error("summary has the wrong dimension")]
     WrongDimension,
     /// A value is NaN or infinite.
-    #[error("a value is not finite")]
+    #[error("summary contains a value that is not finite")]
     NonFinite,
     /// The matrix differs from its transpose.
-    #[error("the Gram matrix is not symmetric")]
+    #[error("Gram matrix is not symmetric")]
     Asymmetric,
-    /// ‖U‖_F, ‖u‖₂ or tr U is above what L steps can give.
-    #[error("a norm is above what an episode can give")]
+    /// ‖U‖_F, ‖u‖₂ or tr U exceeds the maximum of L steps.
+    #[error("norm exceeds the maximum of an episode")]
     Norm,
     /// U has a negative eigenvalue.
-    #[error("the Gram matrix is not positive semidefinite")]
+    #[error("Gram matrix is not positive semidefinite")]
     NotPositiveSemidefinite,
     /// uuᵀ ⪯ r_max²·L·U fails: no rewards within the bound give this u with this U.
-    #[error("the feature sum does not fit the Gram matrix")]
+    #[error("feature sum is inconsistent with the Gram matrix")]
     Inconsistent,
-    /// The sender is out since an earlier fault ([`Level::Drop`]).
-    #[error("the sender is out since an earlier fault")]
+    /// The sender was excluded after an earlier fault ([`Level::Drop`]).
+    #[error("sender was excluded after an earlier fault")]
     Dropped,
 }
 
 impl Fault {
-    /// Whether no honest device can have sent such a thing, however its frames were delayed or repeated.
-    pub fn is_a_lie(self) -> bool {
+    /// Returns true if no honest device can cause this fault, however its frames are delayed or repeated.
+    pub fn proves_corruption(self) -> bool {
         !matches!(self, Self::UnknownAgent | Self::WrongEpisode | Self::Duplicate | Self::Dropped)
     }
 }
 
-/// Why no [`Admission`] can be made of some settings.
+/// Error returned by [`Admission::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum AdmissionError {
-    /// L must be from 1 to 65,536.
-    #[error("an episode has 1 to {MAX_EPISODE_LEN} steps, not {0}")]
-    EpisodeLen(u32),
-    /// A bound on rewards is a positive number.
-    #[error("rewards cannot be bounded by {0}")]
+    /// The episode length is out of range.
+    #[error(transparent)]
+    EpisodeLen(#[from] EpisodeLenError),
+    /// The reward bound is not positive and finite.
+    #[error("reward bound must be positive and finite, got {0}")]
     RewardBound(f64),
-    /// Privacy needs |r| ≤ 1: without a bound one message could change the sums without limit.
-    #[error("privacy needs rewards bounded by 1")]
+    /// Privacy needs |r| ≤ 1: without a bound, one message could change the sums without limit.
+    #[error("privacy requires rewards bounded by 1")]
     PrivacyNeedsBoundedRewards,
-    /// Who is left would tell what a message said.
-    #[error("with privacy nobody can be dropped for what a message said")]
+    /// Exclusions would reveal what a message contained.
+    #[error("drop is not available with privacy, since exclusions would reveal what a message contained; use strict")]
     PrivacyCannotDrop,
 }
 
 impl Admission {
-    /// The checks for episodes of `episode_len` steps and rewards with |r| ≤ `reward_bound`, if any bound was declared.
+    /// Creates the checks for episodes of `episode_len` steps and rewards with |r| ≤ `reward_bound`, if one is declared.
     ///
     /// # Errors
-    /// The episode length or the bound makes no sense, or privacy is asked for without rewards bounded by 1.
+    /// The episode length or the reward bound is out of range, or privacy is combined with rewards that are not bounded by
+    /// 1 or with [`Level::Drop`].
     pub fn new(
         level: Level,
         dimension: usize,
@@ -115,9 +116,7 @@ impl Admission {
         reward_bound: Option<f64>,
         private: bool,
     ) -> Result<Self, AdmissionError> {
-        if episode_len == 0 || episode_len > MAX_EPISODE_LEN {
-            return Err(AdmissionError::EpisodeLen(episode_len));
-        }
+        let episode_len = check_episode_len(episode_len, MAX_EPISODE_LEN)?;
         if let Some(bound) = reward_bound.filter(|bound| !(bound.is_finite() && *bound > 0.0)) {
             return Err(AdmissionError::RewardBound(bound));
         }
@@ -131,7 +130,7 @@ impl Admission {
         Ok(Self { level, dimension, episode_len: episode_len.into(), reward_bound, private, tolerance })
     }
 
-    /// Checks U, as its packed upper triangle, and u. D³/3 operations at the strict level.
+    /// Checks U, as its packed upper triangle, and u. Takes D³/3 operations at the strict level.
     ///
     /// # Errors
     /// The first fault found, in the order of [`Fault`].
@@ -142,21 +141,21 @@ impl Admission {
         if !gram.iter().chain(feature_sum).all(|value| value.is_finite()) {
             return Err(Fault::NonFinite);
         }
-        let most = self.episode_len * (1.0 + self.tolerance);
-        if self.private && !(frobenius_norm(gram, self.dimension) <= most && norm(feature_sum) <= most) {
+        let limit = self.episode_len * (1.0 + self.tolerance);
+        if self.private && !(frobenius_norm(gram, self.dimension) <= limit && norm(feature_sum) <= limit) {
             return Err(Fault::Norm);
         }
         match self.level {
             Level::Paper => Ok(()),
-            Level::Strict | Level::Drop => self.check_strictly(gram, feature_sum, most),
+            Level::Strict | Level::Drop => self.check_strictly(gram, feature_sum, limit),
         }
     }
 
-    fn check_strictly(&self, gram: &[f64], feature_sum: &[f64], most: f64) -> Result<(), Fault> {
+    fn check_strictly(&self, gram: &[f64], feature_sum: &[f64], trace_limit: f64) -> Result<(), Fault> {
         let delta = self.tolerance;
         let trace: f64 =
             gram.iter().zip(on_diagonal(self.dimension)).filter(|(_, on)| *on).map(|(value, _)| value).sum();
-        if !(trace <= most) {
+        if !(trace <= trace_limit) {
             return Err(Fault::Norm);
         }
         if cholesky(gram, self.dimension, delta * self.episode_len).is_none() {
@@ -173,10 +172,10 @@ impl Admission {
     }
 }
 
-/// What rounding in f64 may cost in [`inverse_form`]: its matrix has a condition below 1/(2δ) ≤ 4·10⁵.
+/// Relative rounding error in f64 of [`inverse_form`], whose matrix has a condition number below 1/(2δ) ≤ 4·10⁵.
 const F64_SLACK: f64 = 1e-9;
 
-/// The packed upper triangle of a full matrix.
+/// Packs the upper triangle of a full matrix.
 ///
 /// # Errors
 /// The matrix is not square of this dimension, or not symmetric.
@@ -188,7 +187,7 @@ pub fn pack_symmetric(matrix: &[f64], dimension: usize) -> Result<Vec<f64>, Faul
     for i in 0..dimension {
         for j in i..dimension {
             let (upper, lower) = (matrix[i * dimension + j], matrix[j * dimension + i]);
-            // A NaN is a fault of its own, found later.
+            // NaN is reported later, as a fault of its own.
             if upper != lower && !(upper.is_nan() && lower.is_nan()) {
                 return Err(Fault::Asymmetric);
             }
@@ -204,7 +203,7 @@ fn frobenius_norm(packed: &[f64], dimension: usize) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// R, upper triangular and packed, with A + shift·I = RᵀR; none if that matrix is not positive definite.
+/// Returns the packed upper triangular R with A + shift·I = RᵀR, or `None` if that matrix is not positive definite.
 fn cholesky(packed: &[f64], dimension: usize, shift: f64) -> Option<Vec<f64>> {
     let mut rows = packed.to_vec();
     let mut rest = rows.as_mut_slice();
@@ -229,7 +228,7 @@ fn cholesky(packed: &[f64], dimension: usize, shift: f64) -> Option<Vec<f64>> {
     Some(rows)
 }
 
-/// xᵀ(RᵀR)⁻¹x = ‖R⁻ᵀx‖², by forward substitution.
+/// Returns xᵀ(RᵀR)⁻¹x = ‖R⁻ᵀx‖², by forward substitution.
 fn inverse_form(factor: &[f64], x: &[f64]) -> f64 {
     let mut y = x.to_vec();
     let mut rest = factor;

@@ -1,34 +1,30 @@
-//! The controller: one episode after the other, a model out and summaries in (Algorithm 1).
+//! The controller: broadcasts a model, receives summaries, computes the next model (Algorithm 1).
 
 use std::collections::BTreeMap;
 
-use fedbandit_core::{Model, Rewards};
+use fedbandit_core::Model;
 use thiserror::Error;
 
 use super::admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
-use super::episodes::{DOUBLINGS, Episodes};
+use super::controller_config::{ControllerConfig, MAX_WINDOW};
 use super::rule::{Estimate, ModelParameters, Rule};
 use super::streams::{AgentId, Privatise, Streams};
 use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_median};
 
 /// The controller of one run: a pure state machine without clock, random numbers or IO.
 ///
-/// While a [`model`](Self::model) is in force, summaries are [`received`](Self::receive); when the caller
-/// [closes](Self::close_episode) the episode, the next model follows from them. Each (agent, episode) has one slot, and
-/// the first message takes it: a malformed one counts as zero, and one that never comes does too. Nothing that is
-/// received is an error; what is wrong with it is counted.
+/// While a [`model`](Self::model) is in force, summaries are [received](Self::receive). When the caller
+/// [closes](Self::close_episode) the episode, the next model is computed from them. Each (agent, episode) has one slot, which
+/// the first message takes. A malformed or missing message counts as zero. Defects of received messages are not errors: they
+/// are counted as [`Fault`]s.
 ///
-/// It has no `Debug`, which would show what agents sent.
+/// `Debug` is not implemented, since it would show what agents sent.
 ///
 /// ```
-/// use fedbandit::algorithm::Level;
 /// use fedbandit::aggregate::{GeometricMedian, Tolerance};
-/// use fedbandit::algorithm::Controller;
-/// use fedbandit::algorithm::PaperRule;
-/// use fedbandit::algorithm::{Episodes, ControllerConfig};
-/// use fedbandit::algorithm::{AgentId, NoPrivacy};
+/// use fedbandit::algorithm::{AgentId, Controller, ControllerConfig, Episodes, Level, NoPrivacy, PaperRule};
 ///
-/// let setting = ControllerConfig {
+/// let config = ControllerConfig {
 ///     dimension: 1,
 ///     episodes: Episodes::new(256, 64, 64)?,
 ///     level: Level::Strict,
@@ -37,7 +33,7 @@ use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_media
 /// };
 /// let median = GeometricMedian::new(Tolerance::Absolute(1e-6));
 /// let rule = PaperRule::new(median.clone(), median, |_| (1.0, 0.5));
-/// let mut controller = Controller::new(setting, [1, 2, 3].map(AgentId), rule, NoPrivacy::new)?;
+/// let mut controller = Controller::new(config, [1, 2, 3].map(AgentId), rule, NoPrivacy::new)?;
 /// while let Some(model) = controller.model() {
 ///     let episode = model.episode;
 ///     for agent in [1, 2, 3].map(AgentId) {
@@ -45,16 +41,17 @@ use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_media
 ///     }
 ///     controller.close_episode()?;
 /// }
-/// // The fourth and last model is made of three episodes.
+/// // The fourth and last model is computed from three episodes.
 /// assert!((controller.estimate().gram.point[0] - 192.0).abs() < 1e-3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Controller<P, R> {
-    setting: ControllerConfig,
+    config: ControllerConfig,
     enrolled: Vec<AgentId>,
+    /// Position of each agent in `enrolled` and `records`.
     rows: BTreeMap<AgentId, usize>,
-    slots: Vec<Slots>,
-    /// By how often lengths have doubled.
+    records: Vec<AgentRecord>,
+    /// Admission checks, indexed by the number of times the episode length has doubled.
     admissions: Vec<Admission>,
     /// k; K + 1 when the run is over.
     episode: u32,
@@ -62,103 +59,67 @@ pub struct Controller<P, R> {
     rule: R,
     parameters: ModelParameters,
     estimate: Estimate,
-    /// See [`Deviation`].
+    /// Distances of the [`Deviation`]s: those of Gram matrices, then those of feature sums.
     radii: [Vec<f64>; 2],
     counts: Counts,
 }
 
-/// What a run agrees on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ControllerConfig {
-    /// D, from 1 to 255.
-    pub dimension: u8,
-    /// K and the L_k.
-    pub episodes: Episodes,
-    /// How much of a summary is checked.
-    pub level: Level,
-    /// |r| ≤ r_max, if such a bound is declared. Devices clip rewards to [−1, 1] where it is at most 1.
-    pub reward_bound: Option<f64>,
-    /// W, for how many episodes after its own a summary is still taken: up to [`MAX_WINDOW`]. It then counts from the
-    /// next model on.
-    pub window: u32,
-}
-
-impl ControllerConfig {
-    /// The checks of an episode.
-    pub(crate) fn admission(&self, episode: u32, private: bool) -> Result<Admission, AdmissionError> {
-        Admission::new(self.level, self.dimension.into(), self.episodes.length(episode), self.reward_bound, private)
-    }
-
-    /// The checks by [how often lengths have doubled](Episodes::doublings).
-    pub(crate) fn admissions(&self, private: bool) -> Result<Vec<Admission>, AdmissionError> {
-        let starts = self.episodes.starts();
-        (starts..=starts + DOUBLINGS).map(|episode| self.admission(episode, private)).collect()
-    }
-
-    /// What devices do with rewards.
-    pub(crate) fn rewards(&self) -> Rewards {
-        if self.reward_bound.is_some_and(|bound| bound <= 1.0) { Rewards::Clipped } else { Rewards::Unbounded }
-    }
-}
-
-/// The largest W.
-pub const MAX_WINDOW: u32 = 63;
-
-/// Why a run cannot start.
+/// Error returned by [`Controller::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// Somebody is enrolled twice.
+    /// An agent is enrolled twice.
     #[error("agent {} is enrolled twice", .0.0)]
     EnrolledTwice(AgentId),
-    /// W must be at most [`MAX_WINDOW`].
-    #[error("summaries cannot be taken for {0} episodes, only up to {MAX_WINDOW}")]
+    /// W is above [`MAX_WINDOW`].
+    #[error("late summaries can be accepted for at most {MAX_WINDOW} episodes, got {0}")]
     Window(u32),
-    /// Nothing that admission could check by.
+    /// The admission checks cannot be created.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
     /// The dimension is 0.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The rule is not defined for this number of units; none at all, for one.
+    /// The rule is not defined for this number of units.
     #[error(transparent)]
     Rule(#[from] AggregateError),
-    /// λ_1 or β_1 is not what a device can use.
-    #[error("the schedule gives no usable first model")]
+    /// λ_1 or β_1 is out of a device's range.
+    #[error("schedule gives a first model that no device accepts: lambda must be positive and beta not negative")]
     FirstModel,
 }
 
-/// How often each fault occurred.
+/// Number of occurrences of each fault.
 pub type Faults = BTreeMap<Fault, u64>;
 
-/// What happened in a run so far. The numbers are exact: with privacy, they are for the operator's eyes and not part of
-/// the promise.
+/// Events of a run so far. The numbers are exact: with privacy, they are for the operator only and not covered by the
+/// privacy guarantee.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Faults of all senders.
     pub faults: Faults,
     /// Models whose Λ was repaired ([`Estimate::raised`]).
     pub repaired: u64,
-    /// Episodes that kept the parameters of the one before, since no device could have used the new ones.
+    /// Episodes that kept the previous parameters, because no device would have accepted the new ones.
     pub kept: u64,
 }
 
-/// An episode that was closed.
+/// A closed episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosedEpisode {
     /// k.
     pub episode: u32,
-    /// How many agents had sent nothing for it.
+    /// Number of agents that sent nothing for it.
     pub missing: usize,
 }
 
-/// How far a unit's streams are from the estimate's centres, in median radii.
+/// Distance of a unit's streams from the centres of the estimate, in median radii.
 ///
-/// 1 is the distance of the ⌈n/2⌉-th nearest of n units; fewer than half of them, if corrupted, cannot make that larger
-/// than the largest honest one. A unit at the very centre has 0; if half of the units are there, all others have ∞.
+/// One median radius is the distance of the ⌈n/2⌉-th nearest of n units. Fewer than half of the units, if corrupted, cannot
+/// make it larger than the largest honest distance. A unit at the centre has 0; if half of the units are there, all others
+/// have ∞.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deviation<U> {
-    /// Who.
+    /// The unit.
     pub unit: U,
     /// ‖V̂_i − Agg(V̂)‖_F over its median.
     pub gram: f64,
@@ -166,45 +127,52 @@ pub struct Deviation<U> {
     pub feature_sum: f64,
 }
 
-/// What an agent has used up, and what it has done wrong.
+/// Per-agent bookkeeping: received episodes and counted faults.
 #[derive(Clone, Default)]
-struct Slots {
-    /// Bit j: its message of episode k − j has come. What came is known for 64 episodes, whatever the window.
-    taken: u64,
-    /// Whether it is out for good.
-    dropped: bool,
+struct AgentRecord {
+    /// Bit j is set once the message of episode k − j was received. 64 episodes are kept, whatever the window.
+    received: u64,
+    /// True once the agent is excluded ([`Level::Drop`]).
+    excluded: bool,
     faults: Faults,
 }
 
+impl AgentRecord {
+    /// Returns true if nothing was received for the running episode.
+    fn is_missing(&self) -> bool {
+        self.received & 1 == 0
+    }
+}
+
 impl<P: Privatise, R: Rule> Controller<P, R> {
-    /// A run with these agents, N of them whether they ever send or not. `privatise` is given N and D.
+    /// Starts a run with N enrolled agents, whether they ever send or not. `privatise` is called with N and D.
     ///
-    /// The model of episode 1 is the rule's for sums of zero (lines 1 to 3).
+    /// The model of episode 1 is the rule's estimate for sums of zero (lines 1 to 3).
     ///
     /// # Errors
     /// See [`SetupError`].
     pub fn new<E: Into<SetupError>>(
-        setting: ControllerConfig,
+        config: ControllerConfig,
         enrolled: impl IntoIterator<Item = AgentId>,
         mut rule: R,
         privatise: impl FnOnce(usize, usize) -> Result<P, E>,
     ) -> Result<Self, SetupError> {
-        if setting.window > MAX_WINDOW {
-            return Err(SetupError::Window(setting.window));
+        if config.window > MAX_WINDOW {
+            return Err(SetupError::Window(config.window));
         }
         let enrolled: Vec<_> = enrolled.into_iter().collect();
         let rows = index(&enrolled)?;
-        let admissions = setting.admissions(P::PRIVATE)?;
-        let mut privatise = privatise(enrolled.len(), setting.dimension.into()).map_err(E::into)?;
-        let (estimate, radii) = consult(&mut rule, &mut privatise, 1)?;
+        let admissions = config.admissions(P::PRIVATE)?;
+        let mut privatise = privatise(enrolled.len(), config.dimension.into()).map_err(E::into)?;
+        let (estimate, radii) = estimate(&mut rule, &mut privatise, 1)?;
         let parameters = estimate.parameters.clone().ok_or(SetupError::FirstModel)?;
-        let slots = vec![Slots::default(); enrolled.len()];
+        let records = vec![AgentRecord::default(); enrolled.len()];
         let counts = Counts { repaired: u64::from(estimate.raised > 0), ..Counts::default() };
         Ok(Self {
-            setting,
+            config,
             enrolled,
             rows,
-            slots,
+            records,
             admissions,
             episode: 1,
             privatise,
@@ -216,24 +184,24 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         })
     }
 
-    /// The broadcast of the running episode (line 4); none when the run is over.
+    /// Returns the broadcast of the running episode (line 4), or `None` when the run is over.
     pub fn model(&self) -> Option<Model<'_>> {
-        let length = self.setting.episodes.length(self.episode);
-        (!self.is_over()).then(|| self.parameters.model(self.episode, length, self.setting.rewards()))
+        let length = self.config.episodes.length(self.episode);
+        (!self.is_over()).then(|| self.parameters.model(self.episode, length, self.config.rewards()))
     }
 
     fn is_over(&self) -> bool {
-        self.episode > self.setting.episodes.count()
+        self.episode > self.config.episodes.count()
     }
 
-    /// Takes an agent's summary in: U as its packed upper triangle, and u (lines 14 to 23). The caller vouches for the
+    /// Handles an agent's summary: U as its packed upper triangle, and u (lines 14 to 23). The caller has authenticated the
     /// sender.
     ///
-    /// A device's own [`EpisodeSummary`](fedbandit_core::EpisodeSummary) comes in as `summary.gram()` and
+    /// Pass a device's own [`EpisodeSummary`](fedbandit_core::EpisodeSummary) as `summary.gram()` and
     /// `*summary.feature_sum()`, a decoded frame as `summary.gram.iter()` and `summary.feature_sum.iter()`.
     ///
     /// # Errors
-    /// The summary counts as zero, and why. That is its sender's doing and is counted; no need to stop.
+    /// The reason why the summary counts as zero. It is attributed to the sender and counted; the run continues.
     pub fn receive(
         &mut self,
         agent: AgentId,
@@ -242,10 +210,10 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         feature_sum: impl IntoIterator<Item: Into<f64>>,
     ) -> Result<(), Fault> {
         let gram = gram.into_iter().map(Into::into).collect();
-        self.take(agent, episode, Ok(gram), &feature_sum.into_iter().map(Into::into).collect::<Vec<_>>())
+        self.handle(agent, episode, Ok(gram), &feature_sum.into_iter().map(Into::into).collect::<Vec<_>>())
     }
 
-    /// [`receive`](Self::receive) for a full matrix U, which may turn out not to be symmetric.
+    /// As [`receive`](Self::receive), for a full matrix U, which may be asymmetric.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -256,10 +224,11 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         gram: &[f64],
         feature_sum: &[f64],
     ) -> Result<(), Fault> {
-        self.take(agent, episode, pack_symmetric(gram, self.setting.dimension.into()), feature_sum)
+        self.handle(agent, episode, pack_symmetric(gram, self.config.dimension.into()), feature_sum)
     }
 
-    fn take(
+    /// Admits a summary, or counts its fault.
+    fn handle(
         &mut self,
         agent: AgentId,
         episode: u32,
@@ -271,11 +240,11 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         if let Err(fault) = outcome {
             *self.counts.faults.entry(fault).or_default() += 1;
             if let Some(row) = row {
-                if self.setting.level == Level::Drop && fault.is_a_lie() {
-                    self.slots[row].dropped = true;
+                if self.config.level == Level::Drop && fault.proves_corruption() {
+                    self.records[row].excluded = true;
                     self.privatise.drop_agent(row);
                 }
-                *self.slots[row].faults.entry(fault).or_default() += 1;
+                *self.records[row].faults.entry(fault).or_default() += 1;
             }
         }
         outcome
@@ -288,61 +257,56 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         gram: Result<Vec<f64>, Fault>,
         feature_sum: &[f64],
     ) -> Result<(), Fault> {
-        self.take_slot(row, episode)?;
-        if self.slots[row].dropped {
+        let age = self.free_slot(row, episode)?;
+        self.records[row].received |= 1 << age;
+        if self.records[row].excluded {
             return Err(Fault::Dropped);
         }
         let gram = gram?;
-        let doublings = self.setting.episodes.doublings(episode);
+        let doublings = self.config.episodes.doublings(episode);
         self.admissions[doublings as usize].check(&gram, feature_sum)?;
         self.privatise.add(row, episode, &gram, feature_sum);
         Ok(())
     }
 
-    fn take_slot(&mut self, row: usize, episode: u32) -> Result<(), Fault> {
-        let age = self.free_slot(row, episode)?;
-        self.slots[row].taken |= 1 << age;
-        Ok(())
-    }
-
-    /// The age of an episode of which a message would be taken.
+    /// Returns the age of an episode whose message can still be received.
     fn free_slot(&self, row: usize, episode: u32) -> Result<u32, Fault> {
         let age = self.episode.checked_sub(episode).filter(|_| episode > 0).ok_or(Fault::WrongEpisode)?;
-        let taken = self.slots[row].taken.checked_shr(age).is_some_and(|taken| taken & 1 == 1);
-        if taken {
+        let received = self.records[row].received.checked_shr(age).is_some_and(|received| received & 1 == 1);
+        if received {
             return Err(Fault::Duplicate);
         }
-        let is_open = age <= self.setting.window && !self.is_over();
+        let is_open = age <= self.config.window && !self.is_over();
         if is_open { Ok(age) } else { Err(Fault::WrongEpisode) }
     }
 
-    /// Whether an agent's message of an episode could still be taken. Nothing is counted.
+    /// Checks whether an agent's message of an episode can still be received. Counts nothing.
     ///
     /// # Errors
-    /// The agent is not enrolled, the episode is not open, or its message came before.
+    /// The agent is not enrolled, the episode is not open, or its message was received before.
     pub fn expects(&self, agent: AgentId, episode: u32) -> Result<(), Fault> {
         let row = self.rows.get(&agent).ok_or(Fault::UnknownAgent)?;
         self.free_slot(*row, episode).map(drop)
     }
 
-    /// How many agents have sent nothing for the running episode. With privacy, do not close on it: when a model comes
-    /// would then tell who sent.
+    /// Returns the number of agents that have sent nothing for the running episode. With privacy, do not close an episode
+    /// because of it: the time of a model would reveal who sent.
     pub fn missing(&self) -> usize {
-        self.slots.iter().filter(|slots| slots.taken & 1 == 0).count()
+        self.records.iter().filter(|record| record.is_missing()).count()
     }
 
-    /// Ends the running episode and computes the next model, if there is a next episode (line 3). None when the run was
+    /// Ends the running episode and, unless it was the last, computes the next model (line 3). Returns `None` if the run was
     /// over before.
     ///
     /// # Errors
-    /// The rule's. The episode then goes on.
+    /// The rule's error. The episode then remains open.
     pub fn close_episode(&mut self) -> Result<Option<ClosedEpisode>, AggregateError> {
         if self.is_over() {
             return Ok(None);
         }
         let closed = ClosedEpisode { episode: self.episode, missing: self.missing() };
-        if self.episode < self.setting.episodes.count() {
-            (self.estimate, self.radii) = consult(&mut self.rule, &mut self.privatise, self.episode + 1)?;
+        if self.episode < self.config.episodes.count() {
+            (self.estimate, self.radii) = estimate(&mut self.rule, &mut self.privatise, self.episode + 1)?;
             self.counts.repaired += u64::from(self.estimate.raised > 0);
             match &self.estimate.parameters {
                 Some(parameters) => self.parameters = parameters.clone(),
@@ -350,27 +314,27 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
             }
         }
         self.episode += 1;
-        self.slots.iter_mut().for_each(|slots| slots.taken <<= 1);
+        self.records.iter_mut().for_each(|record| record.received <<= 1);
         Ok(Some(closed))
     }
 
-    /// What the rule said last.
+    /// Returns the rule's latest estimate.
     pub fn estimate(&self) -> &Estimate {
         &self.estimate
     }
 
-    /// V̂_i and v̂_i as they were released last; without privacy the sums as they are.
+    /// Returns V̂_i and v̂_i as released last; without privacy, the current sums.
     pub fn streams(&self) -> &Streams {
         self.privatise.streams()
     }
 
-    /// What happened so far.
+    /// Returns the counts of the run so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// How far from the centre each unit was when the rule was last asked. It is computed from what was released, and
-    /// so no secret.
+    /// Returns the deviation of each unit at the latest estimate. It is computed from released streams, and so covered by
+    /// the privacy guarantee.
     pub fn deviations(&self) -> impl Iterator<Item = Deviation<P::Unit>> {
         let [gram, feature_sum] = &self.radii;
         gram.iter().zip(feature_sum).enumerate().map(|(row, (&gram, &feature_sum))| Deviation {
@@ -381,41 +345,41 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     }
 }
 
-/// What is known of single agents, where the streams are no secret.
-///
-/// A controller whose streams are private has none of this:
+/// Information about single agents, available only if the streams are not private:
 ///
 /// ```compile_fail,E0599
-/// # use fedbandit::{controller::Controller, privacy::{Private, RunKey}, rule::Rule, streams::AgentId};
+/// # use fedbandit::algorithm::{AgentId, Controller, Rule};
+/// # use fedbandit::privacy::{Private, RunKey};
 /// fn faults(controller: &Controller<Private<RunKey>, impl Rule>) {
 ///     controller.faults_of(AgentId(7));
 /// }
 /// ```
 ///
-/// It tells of the streams that it released:
+/// A controller with private streams reports about the released streams instead:
 ///
 /// ```
-/// # use fedbandit::{controller::Controller, privacy::{Private, RunKey, Stream}, rule::Rule};
+/// # use fedbandit::algorithm::{Controller, Rule};
+/// # use fedbandit::privacy::{Private, RunKey, Stream};
 /// fn farthest(controller: &Controller<Private<RunKey>, impl Rule>) -> Option<Stream> {
 ///     controller.deviations().max_by(|a, b| a.gram.total_cmp(&b.gram)).map(|deviation| deviation.unit)
 /// }
 /// ```
 impl<P: Privatise<Unit = AgentId>, R: Rule> Controller<P, R> {
-    /// An agent's faults; none if it is not enrolled.
+    /// Returns an agent's faults, or `None` if it is not enrolled.
     pub fn faults_of(&self, agent: AgentId) -> Option<&Faults> {
         const { assert!(!P::PRIVATE, "private streams cannot name agents") };
-        self.rows.get(&agent).map(|row| &self.slots[*row].faults)
+        self.rows.get(&agent).map(|row| &self.records[*row].faults)
     }
 
-    /// The agents that have sent nothing for the running episode.
+    /// Returns the agents that have sent nothing for the running episode.
     pub fn missing_agents(&self) -> impl Iterator<Item = AgentId> {
         const { assert!(!P::PRIVATE, "private streams cannot name agents") };
-        let slots = self.enrolled.iter().zip(&self.slots);
-        slots.filter(|(_, slots)| slots.taken & 1 == 0).map(|(agent, _)| *agent)
+        let records = self.enrolled.iter().zip(&self.records);
+        records.filter(|(_, record)| record.is_missing()).map(|(agent, _)| *agent)
     }
 }
 
-/// The row of each agent.
+/// Returns the row of each agent.
 fn index(enrolled: &[AgentId]) -> Result<BTreeMap<AgentId, usize>, SetupError> {
     let mut rows = BTreeMap::new();
     for (row, agent) in enrolled.iter().enumerate() {
@@ -426,8 +390,8 @@ fn index(enrolled: &[AgentId]) -> Result<BTreeMap<AgentId, usize>, SetupError> {
     Ok(rows)
 }
 
-/// The rule's estimate for an episode, and how far from it the streams are.
-fn consult<P: Privatise, R: Rule>(
+/// Returns the rule's estimate for an episode, and the distances of the streams from it in median radii.
+fn estimate<P: Privatise, R: Rule>(
     rule: &mut R,
     privatise: &mut P,
     episode: u32,

@@ -1,18 +1,26 @@
 //! Algorithm 1 of the paper: the controller and its parts, without clock, random numbers or IO.
 //!
-//! A summary passes [`Admission`], is added to the sums behind [`Privatise`], and reaches the [`Rule`] as released [`Streams`];
-//! the [`Schedule`] gives λ_k and β_k, and the [`Controller`] ties them together, one episode after the other.
+//! | part | role |
+//! |---|---|
+//! | [`Admission`] | checks each summary |
+//! | [`Privatise`] | sums up admitted summaries and releases the sums as [`Streams`] |
+//! | [`Rule`] | estimates the next model from released streams |
+//! | [`Schedule`] | yields λ_k and β_k to a rule |
+//! | [`Controller`] | runs the episodes with all of these |
 
 mod admission;
 mod controller;
+mod controller_config;
 mod episodes;
 mod rule;
 mod schedule;
 mod streams;
 
 pub use admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
-pub use controller::{ClosedEpisode, Controller, ControllerConfig, Counts, Deviation, Faults, MAX_WINDOW, SetupError};
-pub use episodes::Episodes;
+pub use controller::{ClosedEpisode, Controller, Counts, Deviation, Faults, SetupError};
+pub use controller_config::{ControllerConfig, MAX_WINDOW};
+pub(crate) use episodes::check_episode_len;
+pub use episodes::{EpisodeLenError, Episodes};
 pub use rule::{Estimate, GroupedRule, ModelParameters, PaperRule, Rule};
 pub(crate) use schedule::kappa;
 pub use schedule::{

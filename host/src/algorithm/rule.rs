@@ -1,20 +1,20 @@
-//! From the released streams to the next model (Algorithm 1, line 3).
+//! Estimation rules: from the released streams to the next model (Algorithm 1, line 3).
 
 use fedbandit_core::{Model, Rewards, VALUE_LIMIT};
 use nalgebra::{DMatrix, DVector};
 
+use super::schedule::{Evidence, Schedule, Solution};
+use super::streams::Streams;
 use crate::aggregate::{Aggregate, AggregateError, Aggregator, Groups};
-use crate::algorithm::Streams;
-use crate::algorithm::{Evidence, Schedule, Solution};
 use crate::math::symmetric;
 
-/// How the controller estimates: it sees all (V̂_i, v̂_i) and answers with θ_k, Λ_k and β_k.
+/// Estimation rule: computes θ_k, Λ_k and β_k from all (V̂_i, v̂_i).
 pub trait Rule {
-    /// The estimate for episode k.
+    /// Returns the estimate for episode k.
     ///
     /// # Errors
-    /// The rule is not defined for so many units with so many of them corrupted. That is known before the first
-    /// message.
+    /// The rule is not defined for this number of units and of corrupted ones. This depends on the configuration only,
+    /// not on messages.
     fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError>;
 }
 
@@ -24,22 +24,22 @@ impl<R: Rule + ?Sized> Rule for Box<R> {
     }
 }
 
-/// What a rule made of the streams, and how.
+/// Estimate of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
-    /// θ_k, Λ_k and β_k; none if a device could not use them, as when a rule that is not robust met huge messages.
+    /// θ_k, Λ_k and β_k. `None` if no device would accept them, e.g. if huge messages reach a rule that is not robust.
     pub parameters: Option<ModelParameters>,
-    /// λ_k as the schedule gave it.
+    /// λ_k of the schedule.
     pub lambda: f64,
-    /// How many eigenvalues of Λ_k had to be raised.
+    /// Number of eigenvalues of Λ_k that were raised.
     pub raised: usize,
-    /// Where the rule sees the honest V̂_i, in the scaled packing of [`symmetric`].
+    /// Estimated centre of the honest V̂_i, in the scaled packing of [`symmetric`].
     pub gram: Aggregate,
-    /// Where the rule sees the honest v̂_i.
+    /// Estimated centre of the honest v̂_i.
     pub feature_sum: Aggregate,
 }
 
-/// θ_k, Λ_k and β_k as a device takes them: [`Agent::begin`](fedbandit_core::Agent::begin) refuses none for its values.
+/// θ_k, Λ_k and β_k in f32, with values that [`Agent::begin`](fedbandit_core::Agent::begin) accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelParameters {
     theta: Vec<f32>,
@@ -48,7 +48,7 @@ pub struct ModelParameters {
 }
 
 impl ModelParameters {
-    /// Rounds to f32; none if a value is out of a device's range or Λ not safely positive definite
+    /// Rounds to f32. Returns `None` if a value is out of a device's range or Λ is not safely positive definite
     /// ([`symmetric::is_usable`]).
     pub fn new(theta: &DVector<f64>, design: &DMatrix<f64>, beta: f64) -> Option<Self> {
         if !(symmetric::is_usable(design) && beta >= 0.0) {
@@ -59,29 +59,29 @@ impl ModelParameters {
         Some(Self { theta, design, beta: in_range(beta)? })
     }
 
-    /// θ_k.
+    /// Returns θ_k.
     pub fn theta(&self) -> &[f32] {
         &self.theta
     }
 
-    /// Λ_k as its packed upper triangle.
+    /// Returns Λ_k as its packed upper triangle.
     pub fn design(&self) -> &[f32] {
         &self.design
     }
 
-    /// β_k.
+    /// Returns β_k.
     pub fn beta(&self) -> f32 {
         self.beta
     }
 
-    /// The broadcast of an episode.
+    /// Returns the broadcast of an episode.
     pub fn model(&self, episode: u32, episode_len: u32, rewards: Rewards) -> Model<'_> {
         let (theta, design) = (self.theta.as_slice().into(), self.design.as_slice().into());
         Model { episode, episode_len, beta: self.beta, rewards, theta, design }
     }
 }
 
-/// The value in f32, if it is finite and a model may carry it.
+/// Rounds to f32, if the value is within the range of a model.
 fn in_range(value: f64) -> Option<f32> {
     Some(value as f32).filter(|value| value.abs() <= VALUE_LIMIT)
 }
@@ -89,9 +89,9 @@ fn in_range(value: f64) -> Option<f32> {
 /// The paper's rule: Λ_k = Agg(V̂_i) + λ_k·I, b_k = Agg(v̂_i) and θ_k = Λ_k⁻¹·b_k, where Gram matrices and feature sums
 /// are aggregated separately.
 ///
-/// Where λ_k ≥ 2‖E_k‖₂ bounds the aggregation error, Λ_k ⪰ λ_k/2·I, as the proof of Lemma 12 has it (N₀Λ_k − W_k ⪰
+/// If λ_k ≥ 2‖E_k‖₂ bounds the aggregation error, then Λ_k ⪰ λ_k/2·I, as in the proof of Lemma 12 (N₀Λ_k − W_k ⪰
 /// N₀λ_k/2·I). A Λ_k that a device could not factorise is therefore repaired by raising its eigenvalues to λ_k/2, or
-/// further if f32 needs it ([`symmetric::raise_eigenvalues`]). [`Estimate::raised`] tells.
+/// further if f32 requires it ([`symmetric::raise_eigenvalues`]). [`Estimate::raised`] counts them.
 #[derive(Clone, Debug)]
 pub struct PaperRule<A, S> {
     gram: A,
@@ -100,7 +100,7 @@ pub struct PaperRule<A, S> {
 }
 
 impl<A: Aggregator, S: Schedule> PaperRule<A, S> {
-    /// An oracle for the V̂_i, one for the v̂_i, and the schedule.
+    /// Creates the rule from an aggregator for the V̂_i, one for the v̂_i, and a schedule.
     pub fn new(gram: A, feature_sum: A, schedule: S) -> Self {
         Self { gram, feature_sum, schedule }
     }
@@ -127,13 +127,13 @@ impl<A: Aggregator, S: Schedule> Rule for PaperRule<A, S> {
     }
 }
 
-/// A rule on the means of groups of agents: with [`PaperRule`] and the geometric median, the oracle of
-/// Byzantine-UCB-DP-MoM. Its schedule sees the groups, not the agents.
+/// Rule applied to the means of groups of agents. With [`PaperRule`] and the geometric median it is that of
+/// Byzantine-UCB-DP-MoM. The schedule sees groups as its units.
 #[derive(Clone, Debug)]
 pub struct GroupedRule<R> {
-    /// Drawn before the first message.
+    /// Groups, drawn before the first message.
     pub groups: Groups,
-    /// What is done with the means.
+    /// Rule for the means.
     pub rule: R,
 }
 

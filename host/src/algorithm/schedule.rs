@@ -2,9 +2,9 @@
 
 use nalgebra::{DMatrix, DVector};
 
+use super::episodes::Episodes;
+use super::streams::Streams;
 use crate::aggregate::{distance, lower_median};
-use crate::algorithm::Episodes;
-use crate::algorithm::Streams;
 use crate::math::symmetric;
 use crate::privacy::calibration::{Fleet, Noise, NoiseBound, NoiseNorms};
 

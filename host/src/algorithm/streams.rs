@@ -1,24 +1,25 @@
-//! The sums of what agents sent, and what of them is released (Algorithm 1, lines 19 to 23).
+//! Sums of the agents' messages and their release (Algorithm 1, lines 19 to 23).
+
+use fedbandit_core::packed_len;
 
 use crate::aggregate::{Points, ShapeError};
 use crate::math::symmetric;
-use fedbandit_core::packed_len;
 
-/// An enrolled agent: its number in the run.
+/// Number of an enrolled agent in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(pub u32);
 
-/// V̂_i and v̂_i: one row per unit, an agent or a group of agents.
+/// V̂_i and v̂_i, one row per unit. A unit is an agent or a group of agents.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// V̂_i, each in the scaled packing of [`symmetric`].
+    /// V̂_i, in the scaled packing of [`symmetric`].
     pub gram: Points<'static>,
     /// v̂_i.
     pub feature_sum: Points<'static>,
 }
 
 impl Streams {
-    /// V̂_i = 0 and v̂_i = 0 (line 1).
+    /// Creates streams with V̂_i = 0 and v̂_i = 0 (line 1).
     ///
     /// # Errors
     /// The dimension is 0.
@@ -27,65 +28,65 @@ impl Streams {
         Ok(Self { gram, feature_sum: Points::zeros(units, dimension)? })
     }
 
-    /// Adds a Gram matrix, as its packed triangle, and a feature sum to a unit's.
+    /// Adds a Gram matrix, as its packed triangle, and a feature sum to those of a unit.
     pub fn add(&mut self, unit: usize, gram: &[f64], feature_sum: &[f64]) {
         self.gram.add(unit, symmetric::scaled(gram, self.dimension()));
         self.feature_sum.add(unit, feature_sum.iter().copied());
     }
 
-    /// D.
+    /// Returns D.
     pub fn dimension(&self) -> usize {
         self.feature_sum.dimension()
     }
 }
 
-/// The privatising function Pri, with the sums V_i and v_i that it guards.
+/// The privatising function Pri and the sums V_i and v_i that it protects.
 ///
-/// Nothing else keeps what agents sent, and all that is computed from it starts from [`release`](Self::release): what a
-/// rule does is post-processing. An implementation may keep its sums in any form, for agents or for groups that were
-/// drawn before the first message.
+/// No other part of the controller stores messages, and everything computed from them starts from
+/// [`release`](Self::release). A rule is therefore post-processing. An implementation may keep its sums in any form, for
+/// agents or for groups drawn before the first message.
 pub trait Privatise {
-    /// Whom a row of the released streams stands for, and so whom a report may name.
+    /// Identifier of a row of the released streams, used in reports.
     ///
-    /// [`AgentId`] is for streams that are no secret: with it a controller also tells what it knows of each agent. With
-    /// any other type it has no such methods.
+    /// [`AgentId`] is for streams that are not secret: only with it has a controller the methods that report about single
+    /// agents.
     type Unit;
 
-    /// Whether messages need a bounded norm (lines 15 to 17).
+    /// True if messages must have a bounded norm (lines 15 to 17).
     const PRIVATE: bool;
 
-    /// Adds a message that was admitted to the sums of its sender, the `agent`-th of those enrolled, counted from 0.
+    /// Adds an admitted message to the sums of its sender, the `agent`-th enrolled agent, counted from 0.
     ///
-    /// `episode` is the message's own; a late one comes with an earlier episode than the running one and is part of the
-    /// next release.
+    /// `episode` is that of the message. A late message has an earlier episode than the running one and is part of the next
+    /// release.
     fn add(&mut self, agent: usize, episode: u32, gram: &[f64], feature_sum: &[f64]);
 
-    /// (V̂^k, v̂^k) for the model of episode k. Asked again before another message is added, the answer must be the
-    /// same.
+    /// Releases (V̂^k, v̂^k) for the model of episode k. Repeated calls must return the same values until another message is
+    /// added.
     fn release(&mut self, episode: u32) -> &Streams;
 
-    /// What was released last.
+    /// Returns the latest release.
     fn streams(&self) -> &Streams;
 
-    /// The unit of a row.
+    /// Returns the unit of a row.
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> Self::Unit;
 
-    /// Takes an agent out of all releases from now on ([`Level::Drop`](crate::algorithm::Level::Drop)). Where streams are
-    /// private, nobody asks for it.
+    /// Removes an agent from all further releases ([`Level::Drop`](super::Level::Drop)). Never called for private streams.
     fn drop_agent(&mut self, _agent: usize) {}
 }
 
-/// V̂_i = V_i and v̂_i = v_i (line 23).
+/// Streams without privacy: V̂_i = V_i and v̂_i = v_i (line 23).
 #[derive(Clone, Debug)]
 pub struct NoPrivacy {
     streams: Streams,
-    /// The row of each agent that is not out, and the agent of each row.
+    /// Row of each agent; `None` once it is excluded.
     rows: Vec<Option<usize>>,
+    /// Agent of each row.
     agents: Vec<usize>,
 }
 
 impl NoPrivacy {
-    /// Empty sums.
+    /// Creates empty sums.
     ///
     /// # Errors
     /// The dimension is 0.
@@ -118,7 +119,7 @@ impl Privatise for NoPrivacy {
         enrolled[self.agents[row]]
     }
 
-    /// The last row takes the place of the agent's; the last agent of all keeps a row of zeros.
+    /// Replaces the agent's row by the last one. The last remaining agent keeps a row of zeros, since rules need a row.
     fn drop_agent(&mut self, agent: usize) {
         let Some(row) = self.rows[agent].take() else { return };
         let Streams { gram, feature_sum } = &mut self.streams;

@@ -1,4 +1,4 @@
-//! What is chosen by name.
+//! Options that are chosen by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,54 +7,49 @@ use super::ConfigError;
 use crate::names::{named, serde_as_text};
 use crate::privacy::calibration::Budget;
 
-/// How the controller makes one of many, by name.
+/// Aggregation rule of the controller, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AggregatorName {
-    /// The geometric median: Byzantine-UCB, and with privacy Byzantine-UCB-DP.
+    /// Geometric median: Byzantine-UCB, or with privacy Byzantine-UCB-DP.
     GeometricMedian,
-    /// The geometric median of group means: with privacy Byzantine-UCB-DP-MoM.
+    /// Geometric median of group means: with privacy Byzantine-UCB-DP-MoM.
     MedianOfMeans,
-    /// The mean, which one agent can move anywhere.
+    /// Mean, which a single agent can move anywhere.
     Mean,
-    /// The mean over the honest agents, which only a simulation knows.
+    /// Mean over the honest agents, who are known in simulations only.
     Oracle,
-    /// No communication: every agent learns alone.
+    /// No communication: each agent learns alone.
     Solo,
-    /// The median of each coordinate.
+    /// Median of each coordinate.
     CoordinateMedian,
-    /// The mean of each coordinate without its extremes.
+    /// Mean of each coordinate without its extremes.
     TrimmedMean,
-    /// The stream with the nearest neighbours.
+    /// Stream with the nearest neighbours.
     Krum,
-    /// The mean of the best streams by Krum's measure.
+    /// Mean of the best streams by the score of Krum.
     MultiKrum,
-    /// Beyond the paper: whitened residuals, a spectral filter and a width for each direction
-    /// ([`Whitened`](crate::robust::Whitened)).
+    /// [`Whitened`](crate::robust::Whitened), a rule beyond the paper: spectral filter on whitened residuals, with a width
+    /// for each direction.
     WhitenedFilter,
-    /// The mean over the honest agents with the width of `whitened-filter`, which only a simulation knows.
+    /// Mean over the honest agents, with the width of `whitened-filter`. Simulations only.
     WhitenedOracle,
 }
 
 impl AggregatorName {
-    /// Whether it works on groups of agents.
-    pub(crate) fn is_of_means(self) -> bool {
-        self == Self::MedianOfMeans
-    }
-
-    /// Whether it takes the honest agents alone.
+    /// Returns true if only honest agents take part.
     pub fn is_oracle(self) -> bool {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
     }
 
-    /// Whether only a simulation has it: a service would know neither who is honest, nor what an agent alone has learned.
-    pub fn is_simulated(self) -> bool {
+    /// Returns true for rules that a service cannot run: the oracles, and `solo`, which has no controller.
+    pub fn is_simulation_only(self) -> bool {
         self.is_oracle() || self == Self::Solo
     }
 
-    /// Checks that the noise of real rewards was declared, if the rule depends on it.
+    /// Checks that the noise level of real rewards is declared if the rule depends on it.
     ///
     /// # Errors
-    /// The rule needs the noise level, and it was not declared.
+    /// The rule needs the noise level, and it is not declared.
     pub(crate) fn require_noise(self, declared: bool) -> Result<(), ConfigError> {
         if declared || !self.is_whitened() {
             return Ok(());
@@ -66,7 +61,7 @@ impl AggregatorName {
         Err(ConfigError::new("rewards", reason))
     }
 
-    /// Whether it compares residuals with their noise, so that R must be known.
+    /// Returns true if the rule compares residuals with their noise, so that R must be known.
     pub(crate) fn is_whitened(self) -> bool {
         match self {
             Self::WhitenedFilter | Self::WhitenedOracle => true,
@@ -99,18 +94,18 @@ named!(
     WhitenedOracle = "whitened-oracle",
 );
 
-/// Where λ_k and β_k come from, by name.
+/// Schedule of λ_k and β_k, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleName {
     /// [`Calibrated`](crate::algorithm::Calibrated).
     Calibrated,
-    /// [`Theorem`](crate::algorithm::Theorem): the one that fits the aggregator and privacy.
+    /// [`Theorem`](crate::algorithm::Theorem), chosen by aggregator and privacy.
     Theorem,
 }
 
 named!(ScheduleName, "schedule", Calibrated = "calibrated", Theorem = "theorem");
 
-/// (μ, ν), written `MU,NU`.
+/// Privacy budget (μ, ν), written `MU,NU`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Privacy(pub Budget);
 
@@ -134,7 +129,7 @@ impl FromStr for Privacy {
     }
 }
 
-/// What a reward is.
+/// Distribution of rewards.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RewardKind {
     /// ⟨x, θ*⟩ + R·N(0, 1).
@@ -144,16 +139,16 @@ pub enum RewardKind {
 }
 
 impl RewardKind {
-    /// R, for which the noise is R-sub-Gaussian.
+    /// Returns R, for which the noise is R-sub-Gaussian.
     pub fn noise(self) -> f64 {
         match self {
             Self::Gaussian(noise) => noise,
-            // A variable with values in an interval of length 2.
+            // The values are within an interval of length 2.
             Self::Bounded => 1.0,
         }
     }
 
-    /// r_max, where there is one.
+    /// Returns r_max, if rewards are bounded.
     pub fn bound(self) -> Option<f64> {
         match self {
             Self::Gaussian(_) => None,
@@ -188,5 +183,5 @@ impl FromStr for RewardKind {
     }
 }
 
-/// The largest R, ‖θ*‖ and logged reward: far below what a device refuses, however often it is added up.
+/// Largest R, ‖θ*‖ and logged reward. Sums over a whole run stay within the range of a device.
 pub(crate) const MAX_REWARD: f64 = 1e15;

@@ -104,7 +104,7 @@ pub(crate) fn parse_value<T: DeserializeOwned>(key: &str, value: Value) -> Resul
     let text = value.is_number().then(|| Value::String(value.to_string()));
     let is_list = value.is_array();
     serde_json::from_value(value).or_else(|error| match text.map(serde_json::from_value) {
-        // The text's own error says more, unless the field takes no text at all.
+        // The error for the text is more specific, unless the field does not accept text.
         Some(Err(other)) if !other.to_string().contains("invalid type") => Err(ConfigError::new(key, other)),
         Some(Ok(parsed)) => Ok(parsed),
         _ if is_list => Err(ConfigError::new(key, "expected a single value, found a list")),

@@ -10,7 +10,6 @@ mod resolve;
 mod run;
 mod validate;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
@@ -26,7 +25,7 @@ pub use run::RunConfig;
 /// Error returned for an invalid configuration: the key, the reason and, if known, the place in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct ConfigError {
-    key: Cow<'static, str>,
+    key: String,
     reason: String,
     place: Option<String>,
 }
@@ -41,7 +40,7 @@ impl fmt::Display for ConfigError {
 
 impl ConfigError {
     pub(crate) fn new(key: &str, reason: impl fmt::Display) -> Self {
-        Self { key: Cow::Owned(key.to_owned()), reason: reason.to_string(), place: None }
+        Self { key: key.to_owned(), reason: reason.to_string(), place: None }
     }
 
     /// Creates an error about a file as a whole.
@@ -72,6 +71,7 @@ impl From<SetupError> for ConfigError {
     }
 }
 
+/// Returns an error about a key.
 pub(crate) fn fail(key: &'static str, reason: impl fmt::Display) -> Result<(), ConfigError> {
     Err(ConfigError::new(key, reason))
 }

@@ -1,4 +1,4 @@
-//! From names to rules, schedules and private streams.
+//! Resolves a configuration to rules, schedules and private streams.
 
 use fedbandit_core::MAX_EPISODE_LEN;
 use rand_pcg::rand_core::Rng;
@@ -7,22 +7,19 @@ use super::{AggregatorName, ConfigError, RunConfig, ScheduleName};
 use crate::aggregate::{
     Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MultiKrum, Tolerance, TrimmedMean, corrupted,
 };
-use crate::algorithm::Level;
-use crate::algorithm::{Calibrated, Inexact, Problem, Schedule, SoloSchedule, StreamNoise, Theorem, TheoremNumber};
-use crate::algorithm::{ControllerConfig, Episodes};
-use crate::algorithm::{GroupedRule, PaperRule, Rule};
+use crate::algorithm::{
+    Calibrated, ControllerConfig, Episodes, GroupedRule, Inexact, Level, PaperRule, Problem, Rule, Schedule,
+    SoloSchedule, StreamNoise, Theorem, TheoremNumber,
+};
 use crate::math::rng::{Purpose, generator};
 use crate::privacy::Plan;
 use crate::privacy::calibration::NoiseBound;
 use crate::robust::{Assumptions, Centre, Whitened};
 
-/// ε of the theorems that allow for an inexact oracle.
+/// ε of the theorems with an inexact geometric median.
 const EPSILON: f64 = 1e-3;
 
-/// The corruption that widths are designed for, unless said otherwise.
-const DESIGN_CORRUPTION: f64 = 0.3;
-
-/// What comes of a [`RunConfig`] and the σ of those who learn, without which hardly anything is known.
+/// A [`RunConfig`] with σ, from which all defaults follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ResolvedRun {
     pub(super) config: RunConfig,
@@ -30,7 +27,7 @@ pub(crate) struct ResolvedRun {
 }
 
 impl ResolvedRun {
-    /// The rule on streams of single agents.
+    /// Returns the rule for streams of single agents.
     pub(crate) fn rule(&self, seed: u64) -> Result<Box<dyn Rule + Send>, ConfigError> {
         let rule = self.rule_on_units()?;
         Ok(match self.groups(seed)? {
@@ -39,24 +36,24 @@ impl ResolvedRun {
         })
     }
 
-    /// The rule on streams of units: of groups, where there are groups.
+    /// Returns the rule for streams of units, which are groups if the rule has groups.
     pub(crate) fn rule_on_units(&self) -> Result<Box<dyn Rule + Send>, ConfigError> {
         let f = corrupted(self.design_corruption(), self.config.agents);
         match self.config.aggregator {
             AggregatorName::GeometricMedian | AggregatorName::MedianOfMeans => {
-                self.separate(GeometricMedian::new(self.tolerance()))
+                self.paper_rule(GeometricMedian::new(self.tolerance()))
             }
-            AggregatorName::Mean | AggregatorName::Oracle | AggregatorName::Solo => self.separate(Mean),
-            AggregatorName::CoordinateMedian => self.separate(CoordinateMedian),
-            AggregatorName::TrimmedMean => self.separate(TrimmedMean { f }),
-            AggregatorName::Krum => self.separate(Krum { f }),
-            AggregatorName::MultiKrum => self.separate(MultiKrum { f, m: None }),
+            AggregatorName::Mean | AggregatorName::Oracle | AggregatorName::Solo => self.paper_rule(Mean),
+            AggregatorName::CoordinateMedian => self.paper_rule(CoordinateMedian),
+            AggregatorName::TrimmedMean => self.paper_rule(TrimmedMean { f }),
+            AggregatorName::Krum => self.paper_rule(Krum { f }),
+            AggregatorName::MultiKrum => self.paper_rule(MultiKrum { f, m: None }),
             AggregatorName::WhitenedFilter => self.whitened(Centre::Filter),
             AggregatorName::WhitenedOracle => self.whitened(Centre::Mean),
         }
     }
 
-    fn separate(
+    fn paper_rule(
         &self,
         aggregator: impl Aggregator + Clone + Send + 'static,
     ) -> Result<Box<dyn Rule + Send>, ConfigError> {
@@ -64,25 +61,21 @@ impl ResolvedRun {
     }
 
     fn whitened(&self, centre: Centre) -> Result<Box<dyn Rule + Send>, ConfigError> {
-        Ok(Box::new(Whitened::new(centre, self.assumptions()?)))
-    }
-
-    fn assumptions(&self) -> Result<Assumptions, ConfigError> {
-        let (noise, theta_bound, stream_noise) =
-            (self.config.rewards.noise(), self.config.theta_norm, self.stream_noise()?);
-        let (corruption, smallest) = match self.groups(0)? {
-            // At most N₁ of 3·N₁ groups have a corrupted agent.
-            Some(groups) => (if groups.len() > 1 { 1.0 / 3.0 } else { 0.0 }, groups.sizes().min().unwrap_or(1)),
-            None => (self.design_corruption(), 1),
+        let RunConfig { rewards, theta_norm, .. } = self.config;
+        let assumptions = Assumptions {
+            corruption: self.design_corruption(),
+            noise: rewards.noise(),
+            theta_bound: theta_norm,
+            stream_noise: self.stream_noise()?,
         };
-        Ok(Assumptions { corruption, noise: noise / (smallest as f64).sqrt(), theta_bound, stream_noise })
+        Ok(Box::new(Whitened::new(centre, assumptions)))
     }
 
-    /// The groups of a median of means, drawn before the first message.
+    /// Draws the groups of a median of means.
     #[expect(clippy::disallowed_methods, reason = "groups are drawn from a seed that is given")]
     pub(crate) fn groups(&self, seed: u64) -> Result<Option<Groups>, ConfigError> {
         let RunConfig { agents, aggregator, .. } = self.config;
-        if !aggregator.is_of_means() {
+        if aggregator != AggregatorName::MedianOfMeans {
             return Ok(None);
         }
         let drawn = generator(seed, Purpose::Groups, 0).next_u64();
@@ -91,15 +84,15 @@ impl ResolvedRun {
     }
 
     fn tolerance(&self) -> Tolerance {
-        match (self.config.schedule, self.number()) {
+        match (self.config.schedule, self.theorem_number()) {
             (ScheduleName::Calibrated, _) => Tolerance::Relative(1e-6),
             (ScheduleName::Theorem, TheoremNumber::One) => Tolerance::Relative(1e-9),
             (ScheduleName::Theorem, TheoremNumber::Two | TheoremNumber::Three) => Tolerance::Absolute(EPSILON),
         }
     }
 
-    /// The theorem that is about this aggregator, with or without privacy.
-    fn number(&self) -> TheoremNumber {
+    /// Returns the theorem for this aggregator and privacy.
+    fn theorem_number(&self) -> TheoremNumber {
         match (self.config.aggregator, self.config.privacy) {
             (AggregatorName::MedianOfMeans, _) => TheoremNumber::Three,
             (_, Some(_)) => TheoremNumber::Two,
@@ -130,19 +123,19 @@ impl ResolvedRun {
                 let exact = Inexact { epsilon: EPSILON, ..Inexact::default() };
                 let inexact = noise.map_or(exact, |noise| noise.inexact(EPSILON));
                 let episode_len = self.episodes()?.length(u32::MAX);
-                Box::new(Theorem { number: self.number(), problem: self.problem(), episode_len, inexact })
+                Box::new(Theorem { number: self.theorem_number(), problem: self.problem(), episode_len, inexact })
             }
         })
     }
 
-    /// How private streams are made.
+    /// Returns the plan for private streams.
     pub(crate) fn plan(&self, seed: u64) -> Result<Option<Plan>, ConfigError> {
         let Some(privacy) = self.config.privacy else { return Ok(None) };
         let plan = Plan::new(&self.controller_config()?, privacy.0, self.config.mechanism, seed);
         plan.map(Some).map_err(|error| ConfigError::new("privacy", error))
     }
 
-    /// What noise private streams have.
+    /// Returns the noise of private streams.
     fn stream_noise(&self) -> Result<Option<StreamNoise>, ConfigError> {
         let Some(plan) = self.plan(0)? else { return Ok(None) };
         let default = match self.config.schedule {
@@ -158,10 +151,11 @@ impl ResolvedRun {
     }
 
     fn design_corruption(&self) -> f64 {
-        let default = if self.config.aggregator.is_of_means() { 0.25 } else { DESIGN_CORRUPTION };
-        self.config.design_corruption.unwrap_or(default)
+        let default = || if self.config.aggregator == AggregatorName::MedianOfMeans { 0.25 } else { 0.3 };
+        self.config.design_corruption.unwrap_or_else(default)
     }
 
+    /// Returns L, not more than T.
     pub(super) fn longest(&self) -> u32 {
         let RunConfig { steps, episode_len, aggregator, schedule, .. } = self.config;
         let theorem = || match aggregator {
@@ -170,18 +164,17 @@ impl ResolvedRun {
         };
         let default = || match schedule {
             ScheduleName::Calibrated => 64,
-            ScheduleName::Theorem => theorem(),
+            ScheduleName::Theorem => theorem().min(MAX_EPISODE_LEN),
         };
-        episode_len.unwrap_or_else(default).min(steps).clamp(1, MAX_EPISODE_LEN)
+        episode_len.unwrap_or_else(default).min(steps)
     }
 
     fn episodes(&self) -> Result<Episodes, ConfigError> {
         let RunConfig { dim, steps, first_episode, first_episodes, aggregator, schedule, privacy, .. } = self.config;
         let longest = self.longest();
-        let even = schedule == ScheduleName::Theorem || privacy.is_some();
-        let first = first_episode.unwrap_or(if even { longest } else { 4.min(longest) });
-        let whitened = aggregator.is_whitened();
-        let starts = first_episodes.unwrap_or(if whitened { 2 * dim as u32 } else { 1 });
+        let equal = schedule == ScheduleName::Theorem || privacy.is_some();
+        let first = first_episode.unwrap_or(if equal { longest } else { 4.min(longest) });
+        let starts = first_episodes.unwrap_or(if aggregator.is_whitened() { 2 * dim as u32 } else { 1 });
         Episodes::with_starts(steps, first, starts, longest).map_err(|error| ConfigError::new("episode-len", error))
     }
 
@@ -197,8 +190,7 @@ impl ResolvedRun {
 
     pub(super) fn level(&self) -> Level {
         let RunConfig { aggregator, admission, privacy, .. } = self.config;
-        let whole = aggregator.is_whitened() && !aggregator.is_of_means();
-        let default = if whole && privacy.is_none() { Level::Drop } else { Level::Strict };
+        let default = if aggregator.is_whitened() && privacy.is_none() { Level::Drop } else { Level::Strict };
         admission.unwrap_or(default)
     }
 

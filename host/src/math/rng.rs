@@ -1,27 +1,27 @@
-//! Where randomness that is no secret comes from: one generator for each use, from (seed, use, number).
+//! Random number generators for simulations, one for each (seed, purpose, number). Not for secrets.
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// What a generator is used for.
+/// Purpose of a generator.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
-    /// θ* and who is corrupted.
+    /// θ* and the choice of corrupted agents.
     World,
-    /// An agent's decision sets and rewards. It is asked for the same numbers whatever the agent chooses, so that runs
-    /// of different rules meet the same draws.
+    /// An agent's decision sets and rewards. The number of draws does not depend on the agent's choices, so that runs of
+    /// different rules meet the same draws.
     Agent,
-    /// A step's decision set that all agents share.
+    /// Decision set of a step, if all agents share it.
     Step,
-    /// When an agent is attacked.
+    /// Choice of an agent's attacked steps.
     Attacked,
-    /// What an attacker tries.
+    /// Choices of the attackers.
     Attacker,
-    /// The groups of a median of means.
+    /// Groups of a median of means.
     Groups,
 }
 
-/// The generator of one use. Its state is a hash, so that no two of them have anything in common.
+/// Returns the generator of a purpose. Its state is a hash, so that generators are independent.
 pub(crate) fn generator(seed: u64, purpose: Purpose, number: u64) -> Pcg64 {
     let mut hash = blake3::Hasher::new();
     hash.update(b"fedbandit simulation").update(&seed.to_le_bytes());
@@ -29,12 +29,18 @@ pub(crate) fn generator(seed: u64, purpose: Purpose, number: u64) -> Pcg64 {
     Pcg64::from_seed(hash.finalize().into())
 }
 
-/// Uniform in [0, 1).
+/// Returns a uniform number in [0, 1).
 pub(crate) fn uniform(rng: &mut impl Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 * f64::EPSILON / 2.0
 }
 
-/// Uniform below a bound, up to 2⁻³².
+/// Returns a uniform number below `bound`, by Lemire's multiplication with rejection.
 pub(crate) fn below(bound: usize, rng: &mut impl Rng) -> usize {
-    ((u128::from(rng.next_u64()) * bound as u128) >> 64) as usize
+    let bound = bound as u64;
+    loop {
+        let product = u128::from(rng.next_u64()) * u128::from(bound);
+        if product as u64 >= bound.wrapping_neg() % bound {
+            return (product >> 64) as usize;
+        }
+    }
 }

@@ -1,29 +1,28 @@
-//! The controller of a service, with or without privacy.
+//! Controller of a service, with or without privacy.
 
 use fedbandit_core::Model;
 
 use super::event::SummaryEvent;
 use super::status::Outlier;
 use crate::aggregate::AggregateError;
-use crate::algorithm::Fault;
-use crate::algorithm::{AgentId, NoPrivacy, Streams};
-use crate::algorithm::{ClosedEpisode, Controller, Counts, Deviation};
-use crate::algorithm::{Estimate, Rule};
+use crate::algorithm::{
+    AgentId, ClosedEpisode, Controller, Counts, Deviation, Estimate, Fault, NoPrivacy, Rule, Streams,
+};
 use crate::privacy::{Private, RunKey};
 
-/// A controller with or without privacy.
-#[expect(clippy::large_enum_variant, reason = "there is one of them")]
+/// Controller with or without privacy.
+#[expect(clippy::large_enum_variant, reason = "a service has a single one")]
 pub enum AnyController {
-    /// Streams are no secret.
+    /// Streams are released as they are.
     Plain(Controller<NoPrivacy, Box<dyn Rule + Send>>),
-    /// Streams are private.
+    /// Streams are released with noise.
     Private(Controller<Private<RunKey>, Box<dyn Rule + Send>>),
 }
 
-/// Calls the same method of either controller.
+/// Evaluates an expression on either controller.
 macro_rules! either {
-    ($learner:expr, $controller:ident => $call:expr) => {
-        match $learner {
+    ($any:expr, $controller:ident => $call:expr) => {
+        match $any {
             AnyController::Plain($controller) => $call,
             AnyController::Private($controller) => $call,
         }
@@ -39,7 +38,7 @@ impl AnyController {
         either!(self, controller => controller.expects(agent, episode))
     }
 
-    /// Whether the summary counts; what is wrong with it is in the controller's counts.
+    /// Passes a summary to the controller. Returns true if it counts; otherwise the controller has counted its fault.
     pub(super) fn receive(&mut self, summary: &SummaryEvent) -> bool {
         let SummaryEvent { agent, episode, gram, feature_sum, .. } = summary;
         let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
@@ -54,17 +53,17 @@ impl AnyController {
         either!(self, controller => controller.missing())
     }
 
-    /// V̂_i and v̂_i as they are released; without privacy the sums as they are.
+    /// Returns the released streams V̂_i and v̂_i; without privacy these are the sums.
     pub fn streams(&self) -> &Streams {
         either!(self, controller => controller.streams())
     }
 
-    /// What happened so far; exact, and so for the operator alone where streams are private.
+    /// Returns the counters of the run. They are exact, so those of a private run are for the operator only.
     pub fn counts(&self) -> &Counts {
         either!(self, controller => controller.counts())
     }
 
-    /// What the rule said last.
+    /// Returns the last estimate of the rule.
     pub fn estimate(&self) -> &Estimate {
         either!(self, controller => controller.estimate())
     }
@@ -73,17 +72,17 @@ impl AnyController {
         matches!(self, Self::Private(_))
     }
 
-    /// The devices that are farthest from the centre, the farthest first; none where streams are private.
-    pub(super) fn suspicious(&self, most: usize) -> Vec<Outlier> {
+    /// Returns the devices farthest from the centre, the farthest first; none if streams are private.
+    pub(super) fn outliers(&self, count: usize) -> Vec<Outlier> {
         let Self::Plain(controller) = self else { return Vec::new() };
-        let suspect = |suspicion: Deviation<AgentId>| Outlier {
-            agent: suspicion.unit.0,
-            // What is infinitely many median radii away is shown as very many.
-            distance: suspicion.gram.max(suspicion.feature_sum).min(1e9),
+        let outlier = |deviation: Deviation<AgentId>| Outlier {
+            agent: deviation.unit.0,
+            // JSON has no infinity.
+            distance: deviation.gram.max(deviation.feature_sum).min(1e9),
         };
-        let mut suspects: Vec<Outlier> = controller.deviations().map(suspect).collect();
-        suspects.sort_by(|a, b| b.distance.total_cmp(&a.distance));
-        suspects.truncate(most);
-        suspects
+        let mut outliers: Vec<Outlier> = controller.deviations().map(outlier).collect();
+        outliers.sort_by(|a, b| b.distance.total_cmp(&a.distance));
+        outliers.truncate(count);
+        outliers
     }
 }

@@ -1,41 +1,41 @@
-//! What happened in a run, in order: all that a controller needs to be what it was.
+//! Events of a run: the entries of the store's log, from which a restarted service rebuilds its state.
 
 use fedbandit_core::{Model, Rewards, Values, packed_len};
 
 use crate::algorithm::AgentId;
 
-/// An event, and its bytes in the log:
+/// Event, with this encoding in the log:
 ///
-/// | bytes | summary | release | end |
+/// | bytes | summary | model | end |
 /// |---|---|---|---|
-/// | 1 | 1 | 2, and with rewards clipped 3 | 4 |
+/// | 1 | 1 | 2, or 3 if rewards are clipped | 4 |
 /// | 4 | agent | L | |
 /// | 4 | episode | episode | |
 /// | 4 | steps | β | |
 /// | 4 or 0 | Σr | | |
 /// | | U packed, u | θ, Λ packed | |
 ///
-/// All numbers are little-endian, values are `f32`.
+/// Numbers are little-endian, values are `f32`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A device's summary of an episode was taken. Whether it counts is decided by admission, the same way each time.
+    /// A device's summary was received. Admission decides, in the same way at each replay, if it counts.
     Summary(SummaryEvent),
-    /// An episode began, and this is its model.
+    /// An episode began with this model.
     Model(ModelEvent),
-    /// The last episode was closed, and the run is over.
+    /// The last episode was closed: the run has finished.
     End,
 }
 
-/// A summary as it came.
+/// Summary as received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryEvent {
-    /// Its sender.
+    /// Sender.
     pub agent: AgentId,
-    /// The episode that it is of.
+    /// k.
     pub episode: u32,
-    /// How many steps it is of.
+    /// Number of steps.
     pub steps: u32,
-    /// Σr, as its sender says.
+    /// Σr, as reported.
     pub reward_sum: f32,
     /// U packed.
     pub gram: Vec<f32>,
@@ -43,7 +43,7 @@ pub struct SummaryEvent {
     pub feature_sum: Vec<f32>,
 }
 
-/// A model that was, or is about to be, broadcast.
+/// Model of an episode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelEvent {
     /// k.
@@ -52,7 +52,7 @@ pub struct ModelEvent {
     pub episode_len: u32,
     /// β_k.
     pub beta: f32,
-    /// Whether devices clip rewards.
+    /// Tells devices if they clip rewards.
     pub rewards: Rewards,
     /// θ_k.
     pub theta: Vec<f32>,
@@ -61,7 +61,7 @@ pub struct ModelEvent {
 }
 
 impl ModelEvent {
-    /// A controller's model.
+    /// Copies a controller's model.
     pub fn of(model: &Model<'_>) -> Self {
         Self {
             episode: model.episode,
@@ -73,7 +73,7 @@ impl ModelEvent {
         }
     }
 
-    /// The model again.
+    /// Borrows the model.
     pub fn model(&self) -> Model<'_> {
         Model {
             episode: self.episode,
@@ -87,19 +87,19 @@ impl ModelEvent {
 }
 
 const SUMMARY: u8 = 1;
-const RELEASE: u8 = 2;
-const CLIPPED: u8 = 3;
+const MODEL: u8 = 2;
+const MODEL_CLIPPED: u8 = 3;
 const END: u8 = 4;
 
 impl Event {
-    /// The event's bytes.
+    /// Encodes the event.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, numbers, values) = match self {
             Self::Summary(SummaryEvent { agent, episode, steps, reward_sum, gram, feature_sum }) => {
                 (SUMMARY, vec![agent.0, *episode, *steps, reward_sum.to_bits()], [gram, feature_sum])
             }
             Self::Model(ModelEvent { episode, episode_len, beta, rewards, theta, design }) => {
-                let kind = if *rewards == Rewards::Clipped { CLIPPED } else { RELEASE };
+                let kind = if *rewards == Rewards::Clipped { MODEL_CLIPPED } else { MODEL };
                 (kind, vec![*episode_len, *episode, beta.to_bits()], [theta, design])
             }
             Self::End => return vec![END],
@@ -108,7 +108,7 @@ impl Event {
         [kind].into_iter().chain(words.flat_map(u32::to_le_bytes)).collect()
     }
 
-    /// The event of some bytes, for a dimension; none if they are no event of it.
+    /// Decodes an event of a run with a dimension; none if the bytes are invalid.
     pub fn from_bytes(bytes: &[u8], dimension: usize) -> Option<Self> {
         if bytes == [END] {
             return Some(Self::End);
@@ -134,13 +134,13 @@ impl Event {
                     feature_sum,
                 }))
             }
-            (RELEASE | CLIPPED, &[episode_len, episode, beta]) => {
+            (MODEL | MODEL_CLIPPED, &[episode_len, episode, beta]) => {
                 let (theta, design) = split(dimension)?;
                 Some(Self::Model(ModelEvent {
                     episode: whole(episode),
                     episode_len: whole(episode_len),
                     beta: f32::from_le_bytes(beta),
-                    rewards: if *kind == CLIPPED { Rewards::Clipped } else { Rewards::Unbounded },
+                    rewards: if *kind == MODEL_CLIPPED { Rewards::Clipped } else { Rewards::Unbounded },
                     theta,
                     design,
                 }))

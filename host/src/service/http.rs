@@ -1,10 +1,10 @@
-//! A service's status, metrics and health over HTTP.
+//! Status page, status as JSON, Prometheus metrics and health over HTTP.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -20,33 +20,34 @@ use tokio_stream::wrappers::WatchStream;
 use super::Status;
 use super::store::metered::Commits;
 
-/// Answers until the process ends.
+/// Serves HTTP requests until the process ends. `name` identifies this instance of the service.
 pub async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>, name: String) {
+    let started = Instant::now();
     let router = Router::new()
         .route("/", route(page))
         .route("/events", route(events))
         .route("/healthz", route(health))
         .route("/name", route(|| async { name }))
-        .route("/metrics", route(move |status| metrics(status, commits)))
+        .route("/metrics", route(move |status| metrics(status, commits, started)))
         .route("/status.json", route(status_json))
         .with_state(status);
     let _ = axum::serve(listener, router).await;
 }
 
-/// The page: all that it needs is in it, and what changes comes from [`events`].
+/// Returns the page with the current status embedded; updates come from [`events`].
 async fn page(State(status): State<Receiver<Status>>) -> Html<String> {
     let status = serde_json::to_string(&*status.borrow()).unwrap_or_default();
-    // Nothing in it can end the script that it stands in.
+    // Without `<`, the status cannot close the script element that contains it.
     Html(include_str!("page.html").replacen("null/* status */", &status.replace('<', "\\u003c"), 1))
 }
 
-/// The status, and each new one.
+/// Streams the current status and every later one.
 async fn events(State(status): State<Receiver<Status>>) -> impl IntoResponse {
     let event = |status: Status| Event::default().json_data(status);
     Sse::new(WatchStream::new(status).map(event)).keep_alive(KeepAlive::default())
 }
 
-/// Healthy as long as the service's thread is there to change the status.
+/// Reports health: the worker is alive as long as it holds the sender of the status.
 async fn health(State(status): State<Receiver<Status>>) -> impl IntoResponse {
     match status.has_changed() {
         Ok(_) => (StatusCode::OK, "ok\n"),
@@ -58,13 +59,23 @@ async fn status_json(State(status): State<Receiver<Status>>) -> impl IntoRespons
     Json(status.borrow().clone())
 }
 
-async fn metrics(State(status): State<Receiver<Status>>, commits: Arc<Mutex<Commits>>) -> impl IntoResponse {
+async fn metrics(
+    State(status): State<Receiver<Status>>,
+    commits: Arc<Mutex<Commits>>,
+    started: Instant,
+) -> impl IntoResponse {
     let commits = commits.lock().map(|commits| *commits).unwrap_or_default();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus(&status.borrow(), &commits))
+    let text = prometheus(&status.borrow(), &commits, started.elapsed());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
-/// The status in Prometheus' text format. No device has a label of its own.
-fn prometheus(status: &Status, commits: &Commits) -> String {
+/// Suffix of the help of a counter that replaying the store restores.
+const RESTORED: &str = "Includes earlier starts of the service.";
+/// Suffix of the help of a counter that starts at 0.
+const SINCE_START: &str = "Reset when the service starts.";
+
+/// Formats the status as Prometheus text. Devices have no labels of their own.
+fn prometheus(status: &Status, commits: &Commits, uptime: Duration) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
         let _ = writeln!(text, "# HELP fedbandit_{name} {help}\n# TYPE fedbandit_{name} {kind}");
@@ -73,31 +84,49 @@ fn prometheus(status: &Status, commits: &Commits) -> String {
             let _ = writeln!(text, "fedbandit_{name}{labels} {value}");
         }
     };
+    let build = format!("{{version={}}}", serde_json::json!(crate::VERSION));
+    metric("build_info", "gauge", "Version of the service, as a label; the value is 1.", &[(build, 1.0)]);
+    let (enrolled, privacy) = (status.enrolled as f64, status.privacy.as_ref());
+    let last_missing = status.missing_in_last_episode.filter(|_| !status.finished);
     let gauges = [
-        ("episode", "The running episode, 0 when the run is over.", Some(status.episode.unwrap_or(0).into())),
-        ("episodes", "The episodes of the whole run.", Some(status.episodes.into())),
-        ("deadline_seconds", "Until the running episode ends.", Some(status.seconds_left as f64)),
-        ("devices_enrolled", "Devices that count.", Some(status.enrolled as f64)),
+        ("uptime_seconds", "Seconds since the service started.", Some(uptime.as_secs_f64())),
+        ("run_finished", "1 once all episodes are closed, else 0.", Some(f64::from(u8::from(status.finished)))),
+        (
+            "episode",
+            "Running episode; the last one once the run has finished.",
+            Some(status.episode.unwrap_or(status.episodes).into()),
+        ),
+        ("episodes", "Number of episodes of the run.", Some(status.episodes.into())),
+        (
+            "deadline_seconds",
+            "Seconds until the running episode closes; absent once the run has finished.",
+            status.seconds_left.map(|seconds| seconds as f64),
+        ),
+        ("devices_enrolled", "Enrolled devices, including revoked ones.", Some(enrolled)),
         ("devices_revoked", "Devices whose frames are dropped.", Some(status.revoked as f64)),
-        ("devices_seen", "Devices that were heard since the service started.", Some(status.seen as f64)),
-        ("devices_connected", "Devices with a connection.", Some(status.connected as f64)),
-        ("devices_missing", "Devices that sent nothing for the running episode.", Some(status.missing as f64)),
+        ("devices_seen", "Devices that have sent a valid frame since the service started.", Some(status.seen as f64)),
+        ("devices_connected", "Connected devices.", Some(status.connected as f64)),
+        (
+            "devices_missing",
+            "Devices that have not reported in the running episode; 0 once the run has finished.",
+            Some(status.missing as f64),
+        ),
         (
             "missing_ratio",
-            "The share of devices that had sent nothing when the last episode closed.",
-            status.missing_in_last_episode.map(|missing| missing as f64 / status.enrolled as f64),
+            "Share of devices that had not reported when the last episode closed; absent once the run has finished.",
+            last_missing.map(|missing| missing as f64 / enrolled),
         ),
-        ("mean_reward", "The median over devices of their mean reward in the last episode.", status.mean_reward),
-        ("beta", "The width of the model.", status.beta.map(f64::from)),
-        ("lambda", "The regularisation of the model.", Some(status.lambda)),
-        ("certified_gap", "A bound on the last aggregation's error.", Some(status.certified_gap)),
+        ("mean_reward", "Median over devices of their mean reward in the last episode.", status.mean_reward),
+        ("beta", "Width of the model.", status.beta.map(f64::from)),
+        ("lambda", "Regularisation of the model.", Some(status.lambda)),
+        ("certified_gap", "Bound on the error of the last aggregation.", Some(status.certified_gap)),
         ("aggregation_passes", "Passes of the last aggregation.", Some(status.passes.into())),
-        ("privacy_mu", "The mu that each message is promised.", status.privacy.as_ref().map(|promise| promise.mu)),
-        ("privacy_nu", "The nu that each message is promised.", status.privacy.as_ref().map(|promise| promise.nu)),
+        ("privacy_mu", "Privacy parameter mu of each message over the whole run.", privacy.map(|privacy| privacy.mu)),
+        ("privacy_nu", "Privacy parameter nu of each message over the whole run.", privacy.map(|privacy| privacy.nu)),
         (
             "privacy_releases",
-            "Private releases so far, of as many as there are episodes.",
-            status.privacy.as_ref().map(|promise| promise.releases.into()),
+            "Private releases so far; a run has as many as episodes.",
+            privacy.map(|privacy| privacy.releases.into()),
         ),
     ];
     for (name, help, value) in gauges {
@@ -106,21 +135,22 @@ fn prometheus(status: &Status, commits: &Commits) -> String {
         }
     }
     let received = status.received;
-    for (name, help, count) in [
-        ("summaries_accepted_total", "Summaries that count.", received.accepted),
-        ("summaries_late_total", "Summaries that count, although their episode had closed.", received.late),
-        ("summaries_duplicate_total", "Summaries that were there before.", received.duplicate),
-        ("repaired_models_total", "Models whose design matrix was repaired.", status.repaired),
+    for (name, help, scope, count) in [
+        ("summaries_accepted_total", "Summaries that count.", RESTORED, received.accepted),
+        ("summaries_late_total", "Summaries accepted after their episode had closed.", RESTORED, received.late),
+        ("summaries_duplicate_total", "Repeated summaries.", SINCE_START, received.duplicate),
+        ("repaired_models_total", "Models whose design matrix was repaired.", RESTORED, status.repaired),
     ] {
-        metric(name, "counter", help, &[(String::new(), count as f64)]);
+        metric(name, "counter", &format!("{help} {scope}"), &[(String::new(), count as f64)]);
     }
     let label = |reason: serde_json::Value| format!("{{reason={reason}}}");
     let mut rejected = vec![(label("not-open".into()), received.refused as f64)];
     rejected.extend(status.faults.iter().map(|(fault, n)| (label(serde_json::json!(fault)), *n as f64)));
-    metric("summaries_rejected_total", "counter", "Summaries that were refused, or count as zero.", &rejected);
+    let help = format!("Summaries refused (not-open: {SINCE_START}) or counted as zero (other reasons: {RESTORED})");
+    metric("summaries_rejected_total", "counter", &help, &rejected);
     let dropped: Vec<_> = status.dropped.iter().map(|(why, n)| (label(serde_json::json!(why)), *n as f64)).collect();
-    metric("frames_dropped_total", "counter", "Frames that meant nothing.", &dropped);
-    let _ = writeln!(text, "# HELP fedbandit_commit_seconds What it takes to store events.");
+    metric("frames_dropped_total", "counter", &format!("Invalid frames. {SINCE_START}"), &dropped);
+    let _ = writeln!(text, "# HELP fedbandit_commit_seconds Duration of a commit of the store. {SINCE_START}");
     let _ = writeln!(text, "# TYPE fedbandit_commit_seconds histogram");
     for (limit, count) in Commits::LIMITS.into_iter().zip(commits.within) {
         let _ = writeln!(text, "fedbandit_commit_seconds_bucket{{le=\"{limit}\"}} {count}");
@@ -131,10 +161,10 @@ fn prometheus(status: &Status, commits: &Commits) -> String {
     text
 }
 
-/// The body of a page of a service on this machine.
+/// Returns the body of a page of a service.
 ///
 /// # Errors
-/// There is no service, it does not answer in time, or has no such page.
+/// The service is not running, does not answer within `patience`, or does not have the page.
 pub fn get(address: SocketAddr, path: &str, patience: Duration) -> io::Result<String> {
     let mut stream = std::net::TcpStream::connect_timeout(&address, patience)?;
     stream.set_read_timeout(Some(patience))?;
@@ -146,5 +176,64 @@ pub fn get(address: SocketAddr, path: &str, patience: Duration) -> io::Result<St
         Ok(body.to_owned())
     } else {
         Err(io::Error::other(head.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RunConfig;
+    use crate::service::store::Memory;
+    use crate::service::worker::commit_and_tick;
+    use crate::service::{EnrolledDevice, MasterKey, Registry, StartOptions, start};
+
+    /// Status of a run of three episodes, after some of them have passed without reports.
+    fn status_after(episodes: u64) -> Status {
+        let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
+        let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
+        let master = MasterKey::from_bytes(&[1; 32]).unwrap();
+        let options = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
+        let config = RunConfig { steps: 24, episode_len: Some(8), first_episode: Some(8), ..RunConfig::default() };
+        let mut store = Memory::default();
+        let mut service = start(&mut store, &config, &registry, &master, options, 0).unwrap();
+        (0..=episodes).for_each(|episode| commit_and_tick(&mut service, &mut store, episode * 1_000).unwrap());
+        service.status(episodes * 1_000)
+    }
+
+    fn sample(text: &str, name: &str) -> Option<f64> {
+        let sample = text.lines().find_map(|line| line.strip_prefix(&format!("fedbandit_{name} ")));
+        sample.map(|value| value.parse().unwrap())
+    }
+
+    #[test]
+    fn metrics_of_finished_run_report_no_missing_devices_and_no_deadline() {
+        let running = prometheus(&status_after(2), &Commits::default(), Duration::ZERO);
+        let value = |name: &str| sample(&running, name);
+        assert_eq!((value("run_finished"), value("episode"), value("episodes")), (Some(0.0), Some(3.0), Some(3.0)));
+        assert_eq!((value("devices_missing"), value("missing_ratio")), (Some(3.0), Some(1.0)));
+        assert_eq!(value("deadline_seconds"), Some(1.0));
+        let finished = prometheus(&status_after(3), &Commits::default(), Duration::ZERO);
+        let value = |name: &str| sample(&finished, name);
+        assert_eq!((value("run_finished"), value("episode"), value("episodes")), (Some(1.0), Some(3.0), Some(3.0)));
+        assert_eq!((value("devices_missing"), value("missing_ratio")), (Some(0.0), None));
+        assert_eq!(value("deadline_seconds"), None);
+    }
+
+    #[test]
+    fn metrics_include_version_and_uptime() {
+        let text = prometheus(&status_after(0), &Commits::default(), Duration::from_millis(1_500));
+        assert!(text.contains(&format!("\nfedbandit_build_info{{version=\"{}\"}} 1\n", crate::VERSION)), "{text}");
+        assert_eq!(sample(&text, "uptime_seconds"), Some(1.5));
+    }
+
+    #[test]
+    fn counters_tell_if_they_survive_a_restart() {
+        let text = prometheus(&status_after(0), &Commits::default(), Duration::ZERO);
+        let counters =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).filter(|line| !line.ends_with("gauge"));
+        for counter in counters.map(|line| line.split_once(' ').unwrap().0) {
+            let help = text.lines().find(|line| line.starts_with(&format!("# HELP {counter} "))).unwrap();
+            assert!(help.contains(RESTORED) || help.contains(SINCE_START), "{help}");
+        }
     }
 }

@@ -1,10 +1,20 @@
-//! The controller as a service that devices talk to.
+//! The controller as a network service.
 //!
-//! [`StateMachine`] is a state machine around a [`AnyController`], which is a [`controller`](crate::controller): it knows the devices' keys, answers their
-//! frames, and says what must be stored before what is sent. [`store`] is where events are kept, [`redb`] in a file,
-//! [`observed`] watched;
-//! [`config`] reads a configuration, [`setup`] makes a service of it and a store, [`worker`] gives it a clock and transports: [`tcp`], and
-//! with features of their names TLS, MQTT and serial ports. [`http`] shows its status, [`outage`] tells the log of lines that are away. [`edge`] has virtual devices that talk to it as real ones do.
+//! The core is [`StateMachine`], which is sans-IO: it authenticates frames, drives the
+//! [`Controller`](crate::Controller) and emits a [`Batch`] of events that must be durable before any reply is sent.
+//! Around it:
+//!
+//! | module | role |
+//! |---|---|
+//! | [`config`] | settings of a service, read from flags, environment and TOML |
+//! | [`event`] | entries of the event log and their encoding |
+//! | [`store`] | durable event log (`file` on redb, `memory` for tests) |
+//! | [`worker`] | the thread that owns state machine and store |
+//! | [`transport`] | TCP, TLS, MQTT and serial links |
+//! | [`http`] | status page, metrics, health |
+//!
+//! [`start`] checks the [`RunTerms`] of a store, derives the devices' keys from the [`MasterKey`] and replays the stored
+//! events; [`inspect`] does the same for a [`Status`] without a running service.
 
 mod any_controller;
 pub mod config;
@@ -27,5 +37,5 @@ pub use start::{StartError, StartOptions, check, for_each_event, inspect, start}
 pub use state_machine::{
     Batch, Dropped, Link, Outgoing, RestoreError, Restoring, RunInfo, StateMachine, StateMachineConfig,
 };
-pub use status::{Outlier, Promise, Quality, Received, Status};
+pub use status::{EpisodeReport, Outlier, PrivacyGuarantee, Status, SummaryCounts};
 pub use terms::RunTerms;

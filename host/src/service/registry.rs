@@ -1,31 +1,31 @@
-//! The enrolled devices of a run.
+//! Enrolled devices of a run.
 
 use serde::{Deserialize, Serialize};
 
-/// Who is enrolled: what `enroll` and `revoke` write, and what a service reads.
+/// Registry of a run's devices: written by `enroll` and `revoke`, read by the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registry {
-    /// The run's number.
+    /// Number of the run.
     pub run: u32,
     /// D.
     pub dimension: u8,
-    /// All devices that were ever enrolled, by their number. N of them count, whether they ever send or not.
+    /// All devices ever enrolled, ordered by number. Each counts as one of the N agents, even if it never sends.
     pub devices: Vec<EnrolledDevice>,
 }
 
-/// An enrolled device.
+/// Enrolled device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnrolledDevice {
-    /// Its number in the run.
+    /// Number of the device in the run.
     pub agent: u32,
-    /// Whether its frames are dropped.
+    /// True if the device's frames are dropped.
     pub revoked: bool,
-    /// Whether its frames are sealed.
+    /// True if the device's frames are encrypted.
     #[serde(default)]
     pub sealed: bool,
-    /// When it was enrolled, in seconds of the Unix epoch, if that is known.
+    /// Time of enrolment in seconds since the Unix epoch, if known.
     #[serde(default)]
     pub enrolled_at: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! From a configuration to a service.
+//! Starts a service from its configuration, registry and store.
 
 use fedbandit_core::wire::{Channel, Identity};
 use thiserror::Error;
@@ -11,72 +11,73 @@ use super::state_machine::{RestoreError, Restoring, StateMachine, StateMachineCo
 use super::status::Status;
 use super::store::{Store, StoreError};
 use super::terms::{RunTerms, SCHEMA};
-use crate::algorithm::Controller;
-use crate::algorithm::ControllerConfig;
-use crate::algorithm::{AgentId, NoPrivacy};
+use crate::algorithm::{AgentId, Controller, ControllerConfig, NoPrivacy};
 use crate::config::{ConfigError, RunConfig};
 use crate::privacy::{Private, RunKey};
 
-/// How the service treats time.
+/// Time limits and the current time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartOptions {
-    /// How long an episode may last, in milliseconds.
+    /// Longest duration of an episode in milliseconds.
     pub time_limit: u64,
-    /// W, for how many episodes after its own a summary is still taken.
+    /// W: number of episodes after its own for which a late summary is accepted.
     pub window: u32,
-    /// The time in seconds of the Unix epoch. A store that was restored from a backup has forgotten its last starts; the
-    /// clock has not.
+    /// Seconds since the Unix epoch, a lower bound of the boot counter. A store restored from a backup has lost its last
+    /// boot counters; the clock has not.
     pub unix_seconds: u32,
 }
 
-/// Why a service cannot start.
+/// Error returned when a service cannot start or a store cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store is of a run with other terms.
-    #[error("the store is of another run: {0}; put the old value back, or start a new run in another directory")]
-    Other(String),
-    /// The store has no terms yet.
+    /// The store belongs to a run with different terms.
+    #[error(
+        "this store belongs to a run with different settings: {0}; restore the old settings, or start a new run in another \
+         directory"
+    )]
+    DifferentRun(String),
+    /// The store contains no terms yet.
     #[error("the run has not begun")]
     NotBegun,
-    /// What is stored as the terms is none.
-    #[error("the store's terms are damaged: {0}: restore the last backup")]
+    /// The stored terms are invalid.
+    #[error("the store's terms are corrupt: {0}; restore the last backup")]
     Terms(#[source] serde_json::Error),
-    /// The store is of another version.
-    #[error("the store has schema {0}, not {SCHEMA}: go on with the version that began the run")]
+    /// The store was written by an incompatible version.
+    #[error("the store has schema {0}, this version supports {SCHEMA}; use the version that started the run")]
     Schema(u64),
-    /// The stored events do not fit.
+    /// The stored events contradict each other.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// There is no entropy for a key.
-    #[error("the system has no entropy: {0}")]
+    /// The operating system provides no entropy.
+    #[error("cannot generate a key: {0}")]
     Entropy(#[from] getrandom::Error),
-    /// What is stored as the key is not a key.
-    #[error("the store's key is damaged: restore the last backup")]
+    /// The stored key of a private run's noise is invalid.
+    #[error("the stored noise key is corrupt; restore the last backup")]
     Key,
-    /// The stored number of the last start is damaged, or the largest that there is.
-    #[error("the store's number of its last start is damaged, or there is none after it: restore the last backup")]
+    /// The stored boot counter is invalid, or at its maximum.
+    #[error("the stored boot counter is corrupt or exhausted; restore the last backup")]
     Boot,
-    /// What is stored as an event is not one.
-    #[error("event {0} of the store is damaged: restore the last backup")]
-    Damaged(u64),
+    /// A stored event is invalid.
+    #[error("event {0} of the store is corrupt; restore the last backup")]
+    Event(u64),
 }
 
-/// Whether a run can start, before it has a store.
+/// Checks that a run can start, before its store is created.
 ///
 /// # Errors
 /// See [`StartError`].
 pub fn check(run: &RunConfig, registry: &Registry, window: u32) -> Result<(), StartError> {
-    learner(&RunTerms::new(run, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
+    controller(&RunTerms::new(run, registry, window)?, || Ok(RunKey::generate()?)).map(drop)
 }
 
-/// Starts a service on a store, or goes on where it was.
+/// Starts the service of a run, or resumes it from its store.
 ///
 /// # Errors
 /// See [`StartError`].
@@ -85,17 +86,17 @@ pub fn start(
     run: &RunConfig,
     registry: &Registry,
     master: &MasterKey,
-    timing: StartOptions,
+    options: StartOptions,
     now: u64,
 ) -> Result<StateMachine, StartError> {
-    let terms = RunTerms::new(run, registry, timing.window)?;
-    let is_new = !agree(store, &terms)?;
-    let learner = learner(&terms, || run_key(store))?;
-    // Only now it is sure that the run can start; terms hold for good.
+    let terms = RunTerms::new(run, registry, options.window)?;
+    let is_new = !has_terms(store, &terms)?;
+    let controller = controller(&terms, || run_key(store))?;
+    // Stored only once the run is known to start: terms are permanent.
     if is_new {
         store.set_value("terms", &terms.to_bytes())?;
     }
-    let boot = boot(store, timing.unix_seconds)?;
+    let boot = next_boot(store, options.unix_seconds)?;
     let device = |device: &EnrolledDevice| {
         let identity = master.identity(registry.run, device.agent, registry.dimension);
         let channel = match device.sealed {
@@ -104,32 +105,31 @@ pub fn start(
         };
         (AgentId(device.agent), channel, device.revoked)
     };
-    let dimension = registry.dimension.into();
-    let start =
-        StateMachineConfig { run: registry.run, dimension, time_limit: timing.time_limit, now, about: terms.about()? };
-    let mut restoring = StateMachine::restore(start, learner, registry.devices.iter().map(device));
+    let (run, dimension, time_limit) = (registry.run, registry.dimension.into(), options.time_limit);
+    let config = StateMachineConfig { run, dimension, time_limit, now, info: terms.info()? };
+    let mut restoring = StateMachine::restore(config, controller, registry.devices.iter().map(device));
     replay(store, &terms, &mut restoring)?;
     let (stored, service) = (restoring.events(), restoring.finish());
     let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
-    let words = if stored == 0 { "run begins" } else { "run goes on" };
-    tracing::info!(run, events = stored, episode, episodes, enrolled, revoked, config_hash, "{words}");
+    let message = if stored == 0 { "run started" } else { "run resumed" };
+    tracing::info!(run, events = stored, episode, episodes, enrolled, revoked, config_hash, "{message}");
     Ok(service)
 }
 
-/// How the run of a store stands, while no service has it. Nothing is written.
+/// Returns the status of a run from its store, without a service. Nothing is written.
 ///
 /// # Errors
 /// See [`StartError`].
 pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartError> {
-    let terms = RunTerms::of(store)?;
+    let terms = RunTerms::load(store)?;
     let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
-    let learner = learner(&terms, key)?;
-    // Nobody will speak to it, so it needs no keys. The registry may have been changed since the store was made.
+    let controller = controller(&terms, key)?;
+    // No frames arrive, so the devices need no keys. The registry may have changed since the run started.
     let (run, dimension) = (terms.run, terms.config.dim);
-    let nobody = |agent| Channel::plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
-    let devices = registry.devices.iter().map(|device| (AgentId(device.agent), nobody(device.agent), device.revoked));
-    let start = StateMachineConfig { run, dimension, time_limit: 0, now: 0, about: terms.about()? };
-    let mut restoring = StateMachine::restore(start, learner, devices);
+    let unused = |agent| Channel::plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
+    let devices = registry.devices.iter().map(|device| (AgentId(device.agent), unused(device.agent), device.revoked));
+    let config = StateMachineConfig { run, dimension, time_limit: 0, now: 0, info: terms.info()? };
+    let mut restoring = StateMachine::restore(config, controller, devices);
     replay(store, &terms, &mut restoring)?;
     Ok(restoring.finish().status(0))
 }
@@ -138,10 +138,10 @@ fn replay(store: &dyn Store, terms: &RunTerms, restoring: &mut Restoring) -> Res
     for_each_event(store, terms, |event| Ok(restoring.replay(event)?))
 }
 
-/// Calls a function for the events of a store, in order, until it fails. One event at a time is in memory.
+/// Calls a function with each event of a store, in order, until it fails. One event is in memory at a time.
 ///
 /// # Errors
-/// The store cannot be read, or is damaged; or the function's.
+/// The store cannot be read or is corrupt, or the function fails.
 pub fn for_each_event<E: From<StartError>>(
     store: &dyn Store,
     terms: &RunTerms,
@@ -151,7 +151,7 @@ pub fn for_each_event<E: From<StartError>>(
     let read = store.replay(&mut |bytes| {
         if result.is_ok() {
             let event = Event::from_bytes(bytes, terms.config.dim);
-            result = event.ok_or_else(|| StartError::Damaged(number).into()).and_then(&mut each);
+            result = event.ok_or_else(|| StartError::Event(number).into()).and_then(&mut each);
             number += 1;
         }
     });
@@ -159,8 +159,8 @@ pub fn for_each_event<E: From<StartError>>(
     result
 }
 
-/// A number for this start: larger than at any before, and stored.
-fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
+/// Returns the boot counter of this start: larger than that of any earlier start, and stored.
+fn next_boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
     let last = match store.value("boot")? {
         Some(bytes) => bytes.try_into().map(u32::from_le_bytes).map_err(|_| StartError::Boot)?,
         None => 0,
@@ -171,31 +171,31 @@ fn boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError> {
     Ok(boot)
 }
 
-/// Whether a store has these terms; one with others is refused, and a new one has none.
-fn agree(store: &dyn Store, terms: &RunTerms) -> Result<bool, StartError> {
-    match RunTerms::read(store)? {
-        Some(stored) if stored != *terms => Err(StartError::Other(stored.differences(terms))),
+/// Returns true if the store contains these terms, and false if it contains none. Different terms are an error.
+fn has_terms(store: &dyn Store, terms: &RunTerms) -> Result<bool, StartError> {
+    match RunTerms::find(store)? {
+        Some(stored) if stored != *terms => Err(StartError::DifferentRun(stored.differences(terms))),
         stored => Ok(stored.is_some()),
     }
 }
 
-fn learner(terms: &RunTerms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<AnyController, StartError> {
-    let (rules, seed) = (terms.resolve(), u64::from(terms.run));
-    let setting = ControllerConfig { window: terms.window, ..rules.controller_config()? };
+fn controller(terms: &RunTerms, key: impl FnOnce() -> Result<RunKey, StartError>) -> Result<AnyController, StartError> {
+    let (resolved, seed) = (terms.resolve(), u64::from(terms.run));
+    let config = ControllerConfig { window: terms.window, ..resolved.controller_config()? };
     let enrolled = terms.agents.iter().copied().map(AgentId);
-    let Some(plan) = rules.plan(seed)? else {
-        let controller = Controller::new(setting, enrolled, rules.rule(seed)?, NoPrivacy::new);
+    let Some(plan) = resolved.plan(seed)? else {
+        let controller = Controller::new(config, enrolled, resolved.rule(seed)?, NoPrivacy::new);
         return Ok(AnyController::Plain(controller.map_err(ConfigError::from)?));
     };
-    let (groups, key) = (rules.groups(seed)?, key()?);
-    let controller = Controller::new(setting, enrolled, rules.rule_on_units()?, |agents, _| match &groups {
+    let (groups, key) = (resolved.groups(seed)?, key()?);
+    let controller = Controller::new(config, enrolled, resolved.rule_on_units()?, |agents, _| match &groups {
         Some(groups) => Private::groups(plan, key, agents, groups),
         None => Private::agents(plan, key, agents),
     });
     Ok(AnyController::Private(controller.map_err(ConfigError::from)?))
 }
 
-/// The key of a private run's noise: drawn once, and stored before it is used.
+/// Returns the key of a private run's noise: generated once, and stored before it is used.
 fn run_key(store: &mut dyn Store) -> Result<RunKey, StartError> {
     if let Some(stored) = store.value("run-key")? {
         return RunKey::from_stored(&stored).map_err(|_| StartError::Key);

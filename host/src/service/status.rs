@@ -1,4 +1,4 @@
-//! What an operator sees of a run.
+//! State of a run as reported to the operator.
 
 use std::collections::BTreeMap;
 
@@ -7,109 +7,114 @@ use serde::Serialize;
 use super::state_machine::Dropped;
 use crate::algorithm::Fault;
 
-/// What is promised to each message of a private run: (μ, ν)-differential privacy, over all K releases together. So it
-/// is spent on the run as a whole, however many of them there were so far.
+/// Guarantee of a private run: (μ, ν)-differential privacy of each message, over all K releases together.
+///
+/// The budget covers the run as a whole, however many releases there have been.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Promise {
-    /// μ, elsewhere called ε.
+pub struct PrivacyGuarantee {
+    /// μ, usually called ε.
     pub mu: f64,
-    /// ν, elsewhere called δ.
+    /// ν, usually called δ.
     pub nu: f64,
-    /// The zero-concentrated privacy that implies them.
+    /// Parameter of the zero-concentrated differential privacy that implies (μ, ν).
     pub rho: f64,
-    /// What keeps it.
+    /// Name of the noise mechanism.
     pub mechanism: String,
-    /// The releases so far, of K.
+    /// Number of releases so far, of K.
     pub releases: u32,
 }
 
-/// A run at a glance. The numbers are exact: with privacy, they are for the operator alone.
+/// State of a run. Counts are exact, so those of a private run are for the operator only.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
-    /// The run's number.
+    /// Number of the run.
     pub run: u32,
-    /// Of all that the store and the service must agree on: the same for the same terms.
+    /// Hash of the run's terms.
     pub config_hash: String,
-    /// k; none when the run is over.
+    /// True once all K episodes are closed.
+    pub finished: bool,
+    /// Running episode k; none once the run has finished.
     pub episode: Option<u32>,
     /// K.
     pub episodes: u32,
-    /// Until the running episode ends.
-    pub seconds_left: u64,
-    /// How long an episode may last.
+    /// Seconds until the deadline of the running episode; none once the run has finished.
+    pub seconds_left: Option<u64>,
+    /// Longest duration of an episode in seconds.
     pub seconds_per_episode: u64,
     /// N.
     pub enrolled: usize,
-    /// How many of them are revoked.
+    /// Number of revoked devices.
     pub revoked: usize,
-    /// How many of them were heard since the service started.
+    /// Number of devices that have sent a valid frame since the service started.
     pub seen: usize,
-    /// How many of them are connected.
+    /// Number of connected devices.
     pub connected: usize,
-    /// How many have sent nothing for the running episode.
+    /// Number of devices that have not reported in the running episode; 0 once the run has finished.
     pub missing: usize,
-    /// How many had sent nothing when the last one closed.
+    /// Number of devices that had not reported when the last episode closed.
     pub missing_in_last_episode: Option<usize>,
-    /// How the last one went: see [`Quality::mean_reward`].
+    /// Mean reward of the last episode; see [`EpisodeReport::mean_reward`].
     pub mean_reward: Option<f64>,
     /// β_k.
     pub beta: Option<f32>,
     /// λ_k.
     pub lambda: f64,
-    /// The larger one of the last two aggregations.
+    /// Larger certified gap of the last two aggregations (U and u).
     pub certified_gap: f64,
-    /// Of the last two aggregations together.
+    /// Passes of the last two aggregations together.
     pub passes: u32,
-    /// Models whose Λ was repaired.
+    /// Number of models whose Λ was repaired.
     pub repaired: u64,
-    /// Summaries by what became of them.
-    pub received: Received,
+    /// Summaries by outcome.
+    pub received: SummaryCounts,
     /// Summaries that counted as zero, by reason.
     pub faults: BTreeMap<Fault, u64>,
-    /// Frames that were dropped, by reason.
+    /// Dropped frames by reason, since the service started.
     pub dropped: BTreeMap<Dropped, u64>,
-    /// Whether streams are private.
+    /// True if the streams are private.
     pub private: bool,
-    /// What a private run promises.
-    pub privacy: Option<Promise>,
-    /// The devices farthest from the centre; nobody where streams are private.
-    pub suspicious: Vec<Outlier>,
-    /// The last episodes.
-    pub history: Vec<Quality>,
+    /// Guarantee of a private run.
+    pub privacy: Option<PrivacyGuarantee>,
+    /// Devices farthest from the centre, the farthest first; empty in a private run.
+    #[serde(rename = "suspicious")]
+    pub outliers: Vec<Outlier>,
+    /// Last closed episodes, the oldest first.
+    pub history: Vec<EpisodeReport>,
 }
 
-/// Summaries by what became of them.
+/// Summaries by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Received {
-    /// Stored, and counted as they are.
+pub struct SummaryCounts {
+    /// Stored and admitted.
     pub accepted: u64,
-    /// Of these, after their episode had closed.
+    /// Accepted after their episode had closed; included in `accepted`.
     pub late: u64,
-    /// Stored before, and acknowledged again; since the service started.
+    /// Stored before and acknowledged again, since the service started.
     pub duplicate: u64,
-    /// Of another dimension or of no open episode, and refused; since the service started.
+    /// Refused for a wrong dimension or episode, since the service started.
     pub refused: u64,
 }
 
-/// A device and how far from the centre its sums are, in median radii.
+/// Device far from the centre of all devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Outlier {
-    /// Its number.
+    /// Number of the device.
     pub agent: u32,
-    /// The larger distance of its two sums.
+    /// Distance from the centre in median radii: 1 is the distance of the median device. Of the distances of V_i and v_i,
+    /// the larger one.
     pub distance: f64,
 }
 
-/// How well an episode went.
+/// Report on a closed episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Quality {
-    /// k, the episode that was closed.
+pub struct EpisodeReport {
+    /// k.
     pub episode: u32,
-    /// β_k, the width that its choices were made with.
+    /// β_k.
     pub beta: f32,
-    /// How many devices had sent nothing for it.
+    /// Number of devices that had not reported.
     pub missing: usize,
-    /// The median over devices of the mean reward that they say they had: fewer than half of them, if they lie, cannot
-    /// move it beyond what others had. None if nobody said, and never where streams are private.
+    /// Median over devices of their reported mean reward. A corrupted minority cannot move it beyond the rewards of honest
+    /// devices. None if no device reported, and always in a private run.
     pub mean_reward: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! The terms of a run: what a store and the service that opens it must agree on.
+//! Terms of a run: the part of its configuration that the store fixes when the run starts.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,22 +8,22 @@ use super::state_machine::RunInfo;
 use super::store::Store;
 use crate::config::{ConfigError, ResolvedRun, RunConfig};
 
-/// The version of what is in a store.
+/// Version of the store's content.
 pub(super) const SCHEMA: u32 = 3;
 
-/// What a store must agree on with whoever opens it.
+/// Terms of a run. They are stored when the run starts; a service with different terms is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunTerms {
     schema: u32,
-    /// The run's number.
+    /// Number of the run.
     pub run: u32,
-    /// Who is enrolled.
+    /// Numbers of the enrolled devices.
     pub agents: Vec<u32>,
-    /// Whose keys are for sealed frames.
+    /// Numbers of the devices with sealed frames.
     pub sealed: Vec<u32>,
     /// W.
     pub window: u32,
-    /// How it learns.
+    /// Settings of the run.
     pub config: RunConfig,
 }
 
@@ -34,9 +34,12 @@ impl RunTerms {
         let config = RunConfig { agents: agents.len(), dim: registry.dimension.into(), ..*run };
         let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config };
         terms.resolve().validate()?;
-        if config.aggregator.is_simulated() {
-            let advice = "is for simulations alone; geometric-median is a rule for real devices";
-            return Err(ConfigError::new("aggregator", format!("{} {advice}", config.aggregator)));
+        if config.aggregator.is_simulation_only() {
+            let reason = format!(
+                "{} is available in simulations only; use geometric-median for real devices",
+                config.aggregator
+            );
+            return Err(ConfigError::new("aggregator", reason));
         }
         Ok(terms)
     }
@@ -45,15 +48,16 @@ impl RunTerms {
         self.config.resolve(RunConfig::SIGMA)
     }
 
-    /// The terms of a store.
+    /// Reads the terms of a store.
     ///
     /// # Errors
-    /// There are none, or they are of another schema.
-    pub fn of(store: &dyn Store) -> Result<Self, StartError> {
-        Self::read(store)?.ok_or(StartError::NotBegun)
+    /// The run has not begun, or its terms are corrupt or have another schema.
+    pub fn load(store: &dyn Store) -> Result<Self, StartError> {
+        Self::find(store)?.ok_or(StartError::NotBegun)
     }
 
-    pub(super) fn read(store: &dyn Store) -> Result<Option<Self>, StartError> {
+    /// Reads the terms of a store; none if the run has not begun.
+    pub(super) fn find(store: &dyn Store) -> Result<Option<Self>, StartError> {
         let Some(stored) = store.value("terms")? else { return Ok(None) };
         let stored: serde_json::Value = serde_json::from_slice(&stored).map_err(StartError::Terms)?;
         match stored["schema"].as_u64() {
@@ -66,7 +70,7 @@ impl RunTerms {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub(super) fn about(&self) -> Result<RunInfo, ConfigError> {
+    pub(super) fn info(&self) -> Result<RunInfo, ConfigError> {
         let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(&self.to_bytes()).as_bytes();
         Ok(RunInfo {
             config_hash: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
@@ -75,25 +79,25 @@ impl RunTerms {
         })
     }
 
-    /// What differs, for people.
-    pub(super) fn differences(&self, other: &Self) -> String {
+    /// Describes how these stored terms differ from the configured ones.
+    pub(super) fn differences(&self, configured: &Self) -> String {
         let mut differences = Vec::new();
-        let [own, others] =
-            [&self.config, &other.config].map(|config| serde_json::to_value(config).unwrap_or_default());
-        for (key, value) in own.as_object().into_iter().flatten().filter(|(key, value)| others[key.as_str()] != **value)
-        {
-            differences.push(format!("{key} is {value} there, not {}", others[key.as_str()]));
-        }
-        for (name, own, other) in [("run", self.run, other.run), ("window", self.window, other.window)] {
-            if own != other {
-                differences.push(format!("{name} is {own} there, not {other}"));
+        let [stored, expected] = [self, configured].map(|terms| {
+            let mut values = serde_json::to_value(&terms.config).unwrap_or_default();
+            (values["run"], values["window"]) = (terms.run.into(), terms.window.into());
+            values
+        });
+        for (key, value) in stored.as_object().into_iter().flatten() {
+            let other = &expected[key.as_str()];
+            if other != value {
+                differences.push(format!("{key} is {value}, configured {other}"));
             }
         }
-        if self.agents != other.agents {
-            differences.push("other devices are enrolled".into());
+        if self.agents != configured.agents {
+            differences.push("the enrolled devices differ".into());
         }
-        if self.sealed != other.sealed {
-            differences.push("other devices have sealed frames".into());
+        if self.sealed != configured.sealed {
+            differences.push("the devices with sealed frames differ".into());
         }
         differences.join("; ")
     }

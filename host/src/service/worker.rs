@@ -1,4 +1,4 @@
-//! The one thread that has the service and the store, for all transports together.
+//! Thread that owns the state machine and the store, shared by all transports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,46 +13,48 @@ use super::status::Status;
 use super::store::{Store, StoreError};
 use crate::aggregate::AggregateError;
 
-/// The largest dimension that the service takes devices of.
+/// Largest dimension that the service supports.
 pub const MAX_DIMENSION: usize = 64;
-/// Frames that wait for the service, from all links together.
-const WAITING: usize = 4_096;
-/// Events that are stored at once, at the most.
-const BATCH: usize = 1_024;
-/// Frames in a row that mean nothing, after which a link is hostile.
-pub(super) const MEANINGLESS: u32 = 16;
-/// How often time is told.
+/// Capacity of the worker's queue, shared by all links.
+const QUEUE_CAPACITY: usize = 4_096;
+/// Maximum number of queued requests whose events are committed together.
+const MAX_BATCH: usize = 1_024;
+/// Consecutive invalid frames after which an untrusted link is closed.
+pub(super) const MAX_INVALID_FRAMES: u32 = 16;
+/// Interval between two ticks of the state machine.
 pub(super) const TICK: Duration = Duration::from_millis(20);
+/// Milliseconds between two reports of the status.
+const REPORT_INTERVAL: u64 = 200;
 
-/// Told once a frame need not come again: what it brought is stored, or it was dropped.
+/// Callback invoked once a frame is durable or discarded, so that the broker can be acknowledged.
 pub type Receipt = Box<dyn FnOnce() + Send>;
 
-enum Inbound {
-    Connected(Link, mpsc::Sender<Vec<u8>>, Peer),
-    Frame(Link, Vec<u8>, Option<Receipt>),
-    Dropped(Dropped),
-    Left(Link, u32),
-    Gone(Link),
-    Revoked(u32),
+enum Request {
+    Connect(Link, mpsc::Sender<Vec<u8>>, Peer),
+    Deliver(Link, Vec<u8>, Option<Receipt>),
+    CountDropped(Dropped),
+    Detach(Link, u32),
+    Disconnect(Link),
+    Revoke(u32),
     Tick,
 }
 
-/// Who is at the other end of a link.
+/// Kind of peer at the other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Anybody. Who brings nothing but frames that mean nothing is hostile: nothing more is sent to it, which ends the link.
-    Stranger,
-    /// A line with nobody else behind it.
+    /// Any host. After too many consecutive invalid frames its sender is dropped, which closes the link.
+    Untrusted,
+    /// Point-to-point line that no third party can send on. It is never closed for invalid frames.
     Trusted,
-    /// Somebody who reaches every device, whether it has spoken over this link or not.
+    /// Broker that reaches every device, including those that have not sent on this link.
     Broker,
 }
 
-/// Why a service ended before its time.
+/// Error that stopped the worker.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The store failed: what was not acknowledged may be lost, what was is not.
+    /// The store failed. Acknowledged summaries are safe; others may be lost, and devices send them again.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The rule failed.
@@ -60,15 +62,15 @@ pub enum ServeError {
     Rule(#[from] AggregateError),
 }
 
-/// The way from transports to the service.
+/// Handle through which transports reach the worker.
 #[derive(Clone)]
 pub struct WorkerHandle {
-    sender: mpsc::Sender<Inbound>,
+    sender: mpsc::Sender<Request>,
     links: Arc<AtomicU64>,
 }
 
-/// Starts the worker. It ends when the store or the rule fails, or with the last handle. `observe` is shown the status
-/// several times a second.
+/// Starts the worker. It stops when the store or the rule fails, or when the last handle is dropped. `observe` is called
+/// with the status several times per second.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
@@ -77,13 +79,13 @@ pub fn start(
     store: Box<dyn Store + Send>,
     observe: impl FnMut(Status) + Send + 'static,
 ) -> (WorkerHandle, JoinHandle<Result<(), ServeError>>) {
-    let (sender, receiver) = mpsc::channel(WAITING);
-    let worker = tokio::task::spawn_blocking(move || work(service, store, receiver, observe));
+    let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
+    let worker = tokio::task::spawn_blocking(move || run(service, store, receiver, observe));
+    // The ticker must not keep the worker alive.
     let ticks = sender.downgrade();
     tokio::spawn(async move {
-        // Who tells the time is no handle.
         while let Some(sender) = ticks.upgrade() {
-            if sender.send(Inbound::Tick).await.is_err() {
+            if sender.send(Request::Tick).await.is_err() {
                 return;
             }
             drop(sender);
@@ -94,124 +96,124 @@ pub fn start(
 }
 
 impl WorkerHandle {
-    /// A device's identity is revoked.
+    /// Revokes a device.
     pub async fn revoke(&self, agent: u32) {
-        let _ = self.sender.send(Inbound::Revoked(agent)).await;
+        let _ = self.sender.send(Request::Revoke(agent)).await;
     }
 
-    /// A new link, on which frames for it are sent through the sender, for as long as there is one. None if the worker
-    /// is gone.
+    /// Registers a link. The worker sends the link's frames to `outgoing`, and drops it to close the link. Returns none if
+    /// the worker has stopped.
     pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, peer: Peer) -> Option<Link> {
         let link = Link(self.links.fetch_add(1, Ordering::Relaxed));
-        self.sender.send(Inbound::Connected(link, outgoing, peer)).await.ok().map(|()| link)
+        self.sender.send(Request::Connect(link, outgoing, peer)).await.ok().map(|()| link)
     }
 
-    /// A frame came over a link. Waits while too many others do; false if the worker is gone.
-    pub async fn frame(&self, link: Link, frame: Vec<u8>, receipt: Option<Receipt>) -> bool {
-        self.sender.send(Inbound::Frame(link, frame, receipt)).await.is_ok()
+    /// Delivers a frame that arrived on a link. Waits while the queue is full. Returns false if the worker has stopped.
+    pub async fn deliver(&self, link: Link, frame: Vec<u8>, receipt: Option<Receipt>) -> bool {
+        self.sender.send(Request::Deliver(link, frame, receipt)).await.is_ok()
     }
 
-    /// A link is gone.
+    /// Removes a closed link.
     pub async fn disconnect(&self, link: Link) {
-        let _ = self.sender.send(Inbound::Gone(link)).await;
+        let _ = self.sender.send(Request::Disconnect(link)).await;
     }
 
-    /// A frame was dropped on its way.
-    pub async fn dropped(&self, reason: Dropped) {
-        let _ = self.sender.send(Inbound::Dropped(reason)).await;
+    /// Counts a frame that the transport dropped.
+    pub async fn count_dropped(&self, reason: Dropped) {
+        let _ = self.sender.send(Request::CountDropped(reason)).await;
     }
 
-    /// A device is gone from a link that others share.
-    pub async fn left(&self, link: Link, agent: u32) {
-        let _ = self.sender.send(Inbound::Left(link, agent)).await;
+    /// Detaches a device from a link that it shares with others.
+    pub async fn detach(&self, link: Link, agent: u32) {
+        let _ = self.sender.send(Request::Detach(link, agent)).await;
     }
 }
 
-/// A link as the worker knows it.
-struct Known {
+/// Open link.
+struct Connection {
     outgoing: mpsc::Sender<Vec<u8>>,
     peer: Peer,
-    /// Frames in a row that meant nothing.
-    meaningless: u32,
+    /// Number of consecutive invalid frames.
+    invalid: u32,
 }
 
-fn work(
+fn run(
     mut service: StateMachine,
     mut store: Box<dyn Store + Send>,
-    mut receiver: mpsc::Receiver<Inbound>,
+    mut receiver: mpsc::Receiver<Request>,
     mut observe: impl FnMut(Status),
 ) -> Result<(), ServeError> {
     let start = Instant::now();
-    let mut links: BTreeMap<Link, Known> = BTreeMap::new();
+    let mut connections: BTreeMap<Link, Connection> = BTreeMap::new();
     let (mut batch, mut receipts) = (Vec::new(), Vec::new());
-    let mut shown = None;
+    let mut reported = None;
     loop {
-        if receiver.blocking_recv_many(&mut batch, BATCH) == 0 {
+        if receiver.blocking_recv_many(&mut batch, MAX_BATCH) == 0 {
             return Ok(());
         }
         let now = start.elapsed().as_millis() as u64;
-        for inbound in batch.drain(..) {
-            match inbound {
-                Inbound::Connected(link, outgoing, peer) => {
-                    links.insert(link, Known { outgoing, peer, meaningless: 0 });
+        for request in batch.drain(..) {
+            match request {
+                Request::Connect(link, outgoing, peer) => {
+                    connections.insert(link, Connection { outgoing, peer, invalid: 0 });
                     if peer == Peer::Broker {
-                        service.reaches_all(link);
+                        service.add_broker(link);
                     }
                 }
-                Inbound::Gone(link) => {
-                    links.remove(&link);
-                    service.disconnected(link);
+                Request::Disconnect(link) => {
+                    connections.remove(&link);
+                    service.remove_link(link);
                 }
-                Inbound::Frame(link, mut frame, receipt) => {
-                    judge(&mut links, link, service.handle(link, &mut frame));
+                Request::Deliver(link, mut frame, receipt) => {
+                    let is_valid = service.handle_frame(link, &mut frame).is_ok();
+                    count_invalid(&mut connections, link, is_valid);
                     receipts.extend(receipt);
                 }
-                Inbound::Dropped(reason) => service.count(reason),
-                Inbound::Left(link, agent) => service.left(link, agent),
-                Inbound::Revoked(agent) => service.revoke(agent),
-                Inbound::Tick => {}
+                Request::CountDropped(reason) => service.count_dropped(reason),
+                Request::Detach(link, agent) => service.detach(link, agent),
+                Request::Revoke(agent) => service.revoke(agent),
+                Request::Tick => {}
             }
         }
         commit_and_tick(&mut service, &mut *store, now)?;
         receipts.drain(..).for_each(|receipt: Receipt| receipt());
         while let Some(outgoing) = service.poll() {
-            if let Some(link) = links.get(&outgoing.link) {
-                let _ = link.outgoing.try_send(outgoing.frame);
+            if let Some(connection) = connections.get(&outgoing.link) {
+                let _ = connection.outgoing.try_send(outgoing.frame);
             }
         }
-        if shown.is_none_or(|shown| now >= shown + 200) {
+        if reported.is_none_or(|reported| now >= reported + REPORT_INTERVAL) {
             observe(service.status(now));
-            shown = Some(now);
+            reported = Some(now);
         }
     }
 }
 
-/// What is done after frames were handled and before any is sent: all is stored, time is told, and what follows from
-/// that is stored, too. After an error nothing may be sent any more.
+/// Commits the events of handled frames, advances the time, and commits the events that follow from it. Frames may be sent
+/// afterwards; after an error, none may.
 ///
 /// # Errors
-/// The store's and the rule's.
+/// The store or the rule failed.
 pub fn commit_and_tick(service: &mut StateMachine, store: &mut dyn Store, now: u64) -> Result<(), ServeError> {
     commit(service, store)?;
     service.tick(now)?;
     Ok(commit(service, store)?)
 }
 
-/// Stores what is to be stored, and lets it count.
 fn commit(service: &mut StateMachine, store: &mut dyn Store) -> Result<(), StoreError> {
     if let Some(batch) = service.take_batch() {
         store.append(&batch.to_bytes())?;
-        service.committed(batch);
+        service.mark_committed(batch);
     }
     Ok(())
 }
 
-/// Remembers what a frame was worth; a hostile link is forgotten.
-fn judge(links: &mut BTreeMap<Link, Known>, link: Link, result: Result<(), Dropped>) {
-    let Some(known) = links.get_mut(&link) else { return };
-    known.meaningless = if result.is_ok() { 0 } else { known.meaningless.saturating_add(1) };
-    if known.peer == Peer::Stranger && known.meaningless >= MEANINGLESS {
-        links.remove(&link);
+/// Counts consecutive invalid frames of a link, and closes an untrusted link that has too many.
+fn count_invalid(connections: &mut BTreeMap<Link, Connection>, link: Link, is_valid: bool) {
+    let Some(connection) = connections.get_mut(&link) else { return };
+    connection.invalid = if is_valid { 0 } else { connection.invalid.saturating_add(1) };
+    if connection.peer == Peer::Untrusted && connection.invalid >= MAX_INVALID_FRAMES {
+        connections.remove(&link);
     }
 }
 
@@ -221,21 +223,20 @@ mod tests {
 
     use super::*;
     use crate::config::RunConfig;
-    use crate::service::MasterKey;
     use crate::service::store::Memory;
-    use crate::service::{self, EnrolledDevice, Registry, StartOptions};
+    use crate::service::{self, EnrolledDevice, MasterKey, Registry, StartOptions};
 
-    /// A store that takes no event before it is let go, and then none.
-    struct Stuck {
+    /// Store whose first append blocks until released, then fails.
+    struct BlockingStore {
         entered: Sender<()>,
-        let_go: Receiver<()>,
+        released: Receiver<()>,
     }
 
-    impl Store for Stuck {
+    impl Store for BlockingStore {
         fn append(&mut self, _: &[Vec<u8>]) -> Result<(), StoreError> {
-            self.entered.send(()).expect("it is not asked again after it failed");
-            let _ = self.let_go.recv();
-            Err(std::io::Error::other("it was stuck").into())
+            self.entered.send(()).expect("no append after a failed one");
+            let _ = self.released.recv();
+            Err(std::io::Error::other("append failed").into())
         }
 
         fn replay(&self, _: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
@@ -255,41 +256,39 @@ mod tests {
         let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
         let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
         let master = MasterKey::from_bytes(&[1; 32]).unwrap();
-        let timing = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
-        service::start(&mut Memory::default(), &RunConfig::default(), &registry, &master, timing, 0).unwrap()
+        let options = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
+        service::start(&mut Memory::default(), &RunConfig::default(), &registry, &master, options, 0).unwrap()
     }
 
-    /// The worker ends with the last handle, however often it was told the time.
     #[test]
-    fn the_last_door_ends_the_worker() {
+    fn worker_stops_when_last_handle_is_dropped() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-        let (shown, is_shown) = channel();
-        let observe = move |status| drop(shown.send(status));
+        let (reported, reports) = channel();
+        let observe = move |status| drop(reported.send(status));
         let (handle, worker) = runtime.block_on(async { start(service(), Box::<Memory>::default(), observe) });
         let other = handle.clone();
         drop(handle);
-        // Twice: it goes on, a tick after the other.
-        (0..2).for_each(|_| drop(is_shown.recv().unwrap()));
+        // Two reports: ticks arrive while a handle is left.
+        (0..2).for_each(|_| drop(reports.recv().unwrap()));
         drop(other);
         let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), worker).await });
-        // One that goes on must not be waited for.
+        // A worker that does not stop must not block the test.
         runtime.shutdown_background();
-        assert!(ended.expect("no handle is left").unwrap().is_ok());
+        assert!(ended.expect("the worker continues without a handle").unwrap().is_ok());
     }
 
-    /// While the store takes its time, frames wait up to a limit; when it fails, the worker ends.
     #[test]
-    fn a_slow_store_holds_up_links_and_fills_no_memory() {
+    fn slow_store_applies_backpressure() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-        let ((entered, has_entered), (go, let_go)) = (channel(), channel());
+        let ((entered, has_entered), (release, released)) = (channel(), channel());
         let (handle, worker) =
-            runtime.block_on(async { start(service(), Box::new(Stuck { entered, let_go }), |_| {}) });
-        // The first release is on its way into the store.
+            runtime.block_on(async { start(service(), Box::new(BlockingStore { entered, released }), |_| {}) });
+        // The first model is being stored.
         has_entered.recv().unwrap();
-        let frame = || handle.sender.try_send(Inbound::Frame(Link(0), Vec::new(), None));
-        let waiting = (0..2 * WAITING).take_while(|_| frame().is_ok()).count();
-        assert!(waiting <= WAITING, "{waiting} frames wait");
-        drop((go, has_entered));
+        let frame = || handle.sender.try_send(Request::Deliver(Link(0), Vec::new(), None));
+        let waiting = (0..2 * QUEUE_CAPACITY).take_while(|_| frame().is_ok()).count();
+        assert!(waiting <= QUEUE_CAPACITY, "queue grew to {waiting} frames, limit {QUEUE_CAPACITY}");
+        drop((release, has_entered));
         assert!(matches!(runtime.block_on(worker).unwrap(), Err(ServeError::Store(_))));
     }
 }

@@ -1,147 +1,146 @@
-//! The corrupted agents of a run: when they attack, and what they send.
+//! Corrupted agents of a run: when they attack, and what they send.
 
 use fedbandit_core::{Model, Rewards};
 use nalgebra::DMatrix;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
-use super::attack::{Attack, Knowledge, Message};
+use super::attack::Attack;
 use super::config::SimulationConfig;
 use super::fleet::{Conduct, Fleet};
-use super::optimal::{Board, Pull};
-use crate::algorithm::Controller;
-use crate::algorithm::ControllerConfig;
-use crate::algorithm::Rule;
-use crate::algorithm::{AgentId, Privatise, Streams};
+use super::forged_summary::ForgedSummary;
+use super::knowledge::Knowledge;
+use super::optimal::{Placement, PlacementSearch};
+use crate::algorithm::{AgentId, Controller, ControllerConfig, Privatise, Rule, Streams};
 use crate::config::{AggregatorName, ConfigError};
 use crate::math::rng::{Purpose, generator};
 
-/// All agents of a run, as the attackers see them.
+/// The attackers of a run and their view of all agents.
 pub(super) struct Attackers {
     attack: Attack,
-    setting: ControllerConfig,
+    controller_config: ControllerConfig,
     theta: Vec<f64>,
     corrupted: Vec<bool>,
     honest: Vec<usize>,
     rng: Pcg64,
-    /// The mean of the honest agents' Gram matrices so far.
+    /// Mean of the honest agents' Gram matrices so far.
     explored: DMatrix<f64>,
-    /// What all of them send in this episode.
-    common: Option<Message>,
-    /// What each sends instead.
-    each: Vec<Option<Message>>,
-    /// What each sent first.
-    first: Vec<Option<Message>>,
-    /// For attacks that try messages out.
-    shadow: Option<Shadow>,
+    /// Message of all attackers in this episode.
+    common: Option<ForgedSummary>,
+    /// Message of each attacker, in place of the common one.
+    individual: Vec<Option<ForgedSummary>>,
+    /// First message of each attacker.
+    first: Vec<Option<ForgedSummary>>,
+    /// Present for attacks that try messages on the rule.
+    shadow: Option<ShadowController>,
 }
 
-/// The controller as an attacker knows it: all sums, without noise, and the rule.
-struct Shadow {
+/// The controller as the attackers know it: all sums, without noise, and the rule.
+struct ShadowController {
     sums: Streams,
     rule: Box<dyn Rule + Send>,
-    /// What their own steps would have given.
+    /// Sums of the agents' own steps.
     own: Streams,
     /// R.
     noise: f64,
-    /// What was best in the last episode.
-    last: Option<Pull>,
+    /// Best placement of the last episode.
+    last: Option<Placement>,
 }
 
 impl Attackers {
     pub(super) fn new(
         config: &SimulationConfig,
         seed: u64,
-        setting: ControllerConfig,
+        controller_config: ControllerConfig,
         theta: &[f64],
         corrupted: &[bool],
     ) -> Result<Self, ConfigError> {
         let attack = config.attack;
         let any = corrupted.contains(&true) && config.run.aggregator != AggregatorName::Solo;
-        let shadow = if any && attack.tries() {
+        let shadow = if any && attack.is_search() {
             let sums = Streams::zeros(corrupted.len(), config.run.dim);
             let sums = sums.map_err(|error| ConfigError::new("dim", error))?;
             let (own, noise) = (sums.clone(), config.run.rewards.noise());
-            Some(Shadow { sums, rule: config.resolve().rule(seed)?, own, noise, last: None })
+            Some(ShadowController { sums, rule: config.resolve().rule(seed)?, own, noise, last: None })
         } else {
             None
         };
         Ok(Self {
             attack,
-            setting,
+            controller_config,
             theta: theta.to_vec(),
             honest: (0..corrupted.len()).filter(|row| !corrupted[*row]).collect(),
             corrupted: corrupted.to_vec(),
             rng: generator(seed, Purpose::Attacker, 0),
             explored: DMatrix::zeros(theta.len(), theta.len()),
             common: None,
-            each: vec![None; corrupted.len()],
+            individual: vec![None; corrupted.len()],
             first: vec![None; corrupted.len()],
             shadow,
         })
     }
 
-    /// Those who try messages out try them on this rule, and not on the configured one.
-    pub(super) fn on(mut self, rule: Box<dyn Rule + Send>) -> Self {
+    /// Replaces the rule on which messages are tried.
+    pub(super) fn with_rule(mut self, rule: Box<dyn Rule + Send>) -> Self {
         if let Some(shadow) = &mut self.shadow {
             shadow.rule = rule;
         }
         self
     }
 
-    /// What happens to each agent in an episode.
-    pub(super) fn conduct(&mut self, episode: u32) -> Vec<Conduct> {
-        let half = self.setting.episodes.count() / 2;
+    /// Draws the conduct of each agent in an episode.
+    pub(super) fn draw_conduct(&mut self, episode: u32) -> Vec<Conduct> {
+        let half = self.controller_config.episodes.count() / 2;
         let Self { attack, rng, .. } = self;
-        let mut one = |corrupted: &bool| match attack {
+        let mut conduct = |corrupted: &bool| match attack {
             _ if !corrupted => Conduct::Honest,
             Attack::None => Conduct::Honest,
-            Attack::FakeParameter => Conduct::Faked,
+            Attack::FakeParameter => Conduct::FakeRewards,
             Attack::Sleeper | Attack::OptimalSleeper if episode <= half => Conduct::Honest,
             Attack::Intermittent if rng.next_u32() >> 31 == 1 => Conduct::Honest,
             _ => Conduct::Attacked,
         };
-        self.corrupted.iter().map(&mut one).collect()
+        self.corrupted.iter().map(&mut conduct).collect()
     }
 
-    /// Decides what to send, once all honest messages are known.
+    /// Chooses the messages of the episode, once all honest messages are known.
     pub(super) fn prepare(&mut self, fleet: &mut dyn Fleet, episode: u32, conduct: &[Conduct]) {
         if self.honest.len() == self.corrupted.len() {
             return;
         }
-        let ControllerConfig { episodes, reward_bound, .. } = self.setting;
+        let ControllerConfig { episodes, reward_bound, .. } = self.controller_config;
         let corrupted = self.corrupted.len() - self.honest.len();
         let limits = (episodes.length(episode), reward_bound);
         let knowledge = Knowledge::new(limits, &self.theta, &self.honest, corrupted, fleet.summaries(), &self.explored);
         self.explored += knowledge.mean_gram();
-        let Self { shadow, setting, rng, .. } = self;
+        let Self { shadow, controller_config, rng, .. } = self;
         if let Some(shadow) = shadow {
             for row in (0..conduct.len()).filter(|row| conduct[*row] != Conduct::Attacked) {
-                let Message { gram, feature_sum } = Message::own(fleet.summaries(), row);
+                let ForgedSummary { gram, feature_sum } = ForgedSummary::own(fleet.summaries(), row);
                 shadow.sums.add(row, &gram, &feature_sum);
             }
-            fleet.look_ahead(u32::try_from(episodes.steps_before(episode + 1)).unwrap_or(u32::MAX), rng);
+            fleet.draw_trial_steps(u32::try_from(episodes.steps_before(episode + 1)).unwrap_or(u32::MAX), rng);
         }
-        self.each.fill(None);
+        self.individual.fill(None);
         self.common = None;
         if !conduct.contains(&Conduct::Attacked) {
             return;
         }
-        let round = Round { setting, episode, conduct };
+        let trial = Trial { controller_config, episode, conduct };
         if let Some(shadow) = shadow.as_mut().filter(|_| self.attack.is_optimal()) {
-            self.each = shadow.optimal(fleet, &round, &knowledge, &self.explored, rng);
+            self.individual = shadow.search_optimal(fleet, &trial, &knowledge, &self.explored, rng);
             return;
         }
-        let mut score = |message: &Message| {
-            let Some(Shadow { sums, rule, .. }) = shadow else { return 0.0 };
-            let taken = admits(setting, episode, message);
-            let sent = round.attacked().filter(|_| taken).map(|row| (row, message));
-            round.worth(sums, &mut **rule, sent, |model| fleet.judge(model))
+        let mut score = |message: &ForgedSummary| {
+            let Some(ShadowController { sums, rule, .. }) = shadow else { return 0.0 };
+            let is_admitted = is_admitted(controller_config, episode, message);
+            let sent = trial.attacked().filter(|_| is_admitted).map(|row| (row, message));
+            trial.score(sums, &mut **rule, sent, |model| fleet.trial_regret(model))
         };
         self.common = knowledge.common(self.attack, &mut score);
     }
 
-    /// Sends an agent's message, if it sends any, to the controller; how many it sent.
+    /// Sends an agent's messages to the controller. Returns 1 if there are any, else 0.
     pub(super) fn send<P: Privatise>(
         &mut self,
         fleet: &dyn Fleet,
@@ -151,40 +150,41 @@ impl Attackers {
         conduct: Conduct,
     ) -> u64 {
         let agent = AgentId(row as u32);
-        // What is wrong with a message is in the controller's counts.
+        // The controller counts the faults.
         if conduct != Conduct::Attacked {
             let (gram, feature_sum) = fleet.summaries().row(row);
             let _ = controller.receive(agent, episode, gram.iter().copied(), feature_sum.iter().copied());
             return 1;
         }
         if self.attack == Attack::Asymmetric {
-            let own = Message::own(fleet.summaries(), row);
-            let Message { gram, feature_sum } = own.asymmetric(self.setting.episodes.length(episode).into());
+            let own = ForgedSummary::own(fleet.summaries(), row);
+            let ForgedSummary { gram, feature_sum } =
+                own.asymmetric(self.controller_config.episodes.length(episode).into());
             let _ = controller.receive_matrix(agent, episode, &gram, &feature_sum);
             return 1;
         }
         let messages = self.messages(fleet, episode, row, conduct);
         let sent = !messages.is_empty();
-        for (episode, Message { gram, feature_sum }) in messages {
+        for (episode, ForgedSummary { gram, feature_sum }) in messages {
             let _ = controller.receive(agent, episode, gram, feature_sum);
         }
         sent.into()
     }
 
-    /// What an agent sends, and for which episodes. An asymmetric matrix is none of it.
+    /// Returns an agent's messages with their episodes, for all attacks but `asymmetric`.
     pub(super) fn messages(
         &mut self,
         fleet: &dyn Fleet,
         episode: u32,
         row: usize,
         conduct: Conduct,
-    ) -> Vec<(u32, Message)> {
-        let own = || Message::own(fleet.summaries(), row);
+    ) -> Vec<(u32, ForgedSummary)> {
+        let own = || ForgedSummary::own(fleet.summaries(), row);
         if conduct != Conduct::Attacked {
             return vec![(episode, own())];
         }
         let mut messages = Vec::new();
-        let message = match (self.attack, self.each[row].as_ref().or(self.common.as_ref())) {
+        let message = match (self.attack, self.individual[row].as_ref().or(self.common.as_ref())) {
             (_, Some(chosen)) => chosen.clone(),
             (Attack::Silent, _) => return messages,
             (Attack::Replay, _) => {
@@ -196,7 +196,7 @@ impl Attackers {
             }
             _ => own().flipped(),
         };
-        if let Some(shadow) = self.shadow.as_mut().filter(|_| admits(&self.setting, episode, &message)) {
+        if let Some(shadow) = self.shadow.as_mut().filter(|_| is_admitted(&self.controller_config, episode, &message)) {
             shadow.sums.add(row, &message.gram, &message.feature_sum);
         }
         messages.push((episode, message));
@@ -204,87 +204,90 @@ impl Attackers {
     }
 }
 
-/// What coming close to a wrong choice is worth to an attacker, against making it.
-const TEMPTATION: f64 = 0.05;
+/// Weight of the score gap against regret in the score of `optimal`.
+const SCORE_GAP_WEIGHT: f64 = 0.05;
 
-fn admits(setting: &ControllerConfig, episode: u32, message: &Message) -> bool {
-    let admission = setting.admission(episode, false);
+fn is_admitted(config: &ControllerConfig, episode: u32, message: &ForgedSummary) -> bool {
+    let admission = config.admission(episode, false);
     admission.is_ok_and(|admission| admission.check(&message.gram, &message.feature_sum).is_ok())
 }
 
-/// An episode, as those see it who try messages out.
-struct Round<'a> {
-    setting: &'a ControllerConfig,
+/// Trial of messages on the rule at the end of an episode.
+struct Trial<'a> {
+    controller_config: &'a ControllerConfig,
     episode: u32,
     conduct: &'a [Conduct],
 }
 
-impl Round<'_> {
+impl Trial<'_> {
+    /// Returns the rows of the attacked agents.
     fn attacked(&self) -> impl Iterator<Item = usize> {
         (0..self.conduct.len()).filter(|row| self.conduct[*row] == Conduct::Attacked)
     }
 
-    /// A message for each attacked agent, by row.
-    fn each(&self, message: impl Fn(usize) -> Message) -> Vec<Option<Message>> {
+    /// Returns a message for each attacked agent, by row.
+    fn for_attacked(&self, message: impl Fn(usize) -> ForgedSummary) -> Vec<Option<ForgedSummary>> {
         let mut messages = vec![None; self.conduct.len()];
         self.attacked().for_each(|row| messages[row] = Some(message(row)));
         messages
     }
 
-    /// What the next model is worth if these messages are added to the sums; 0 if there were none.
-    fn worth<'m>(
+    /// Returns the score of the next model if these messages are added to the sums; 0 if the rule gives no model.
+    fn score<'m>(
         &self,
         sums: &Streams,
         rule: &mut dyn Rule,
-        sent: impl Iterator<Item = (usize, &'m Message)>,
-        judge: impl FnOnce(Model<'_>) -> f64,
+        sent: impl Iterator<Item = (usize, &'m ForgedSummary)>,
+        score: impl FnOnce(Model<'_>) -> f64,
     ) -> f64 {
         let (mut sums, next) = (sums.clone(), self.episode + 1);
         sent.for_each(|(row, message)| sums.add(row, &message.gram, &message.feature_sum));
         let estimate = rule.estimate(&sums, next).ok();
         let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
-        judge(parameters.model(next, self.setting.episodes.length(next), Rewards::Unbounded))
+        score(parameters.model(next, self.controller_config.episodes.length(next), Rewards::Unbounded))
     }
 }
 
-impl Shadow {
-    /// What each colluder sends after a search among all.
-    fn optimal(
+impl ShadowController {
+    /// Returns each colluder's message of `optimal`.
+    fn search_optimal(
         &mut self,
         fleet: &mut dyn Fleet,
-        round: &Round<'_>,
+        trial: &Trial<'_>,
         knowledge: &Knowledge,
         explored: &DMatrix<f64>,
         rng: &mut Pcg64,
-    ) -> Vec<Option<Message>> {
-        let now: Vec<Message> = (0..round.conduct.len()).map(|row| Message::own(fleet.summaries(), row)).collect();
+    ) -> Vec<Option<ForgedSummary>> {
+        let summaries = fleet.summaries();
+        let now: Vec<_> = (0..trial.conduct.len()).map(|row| ForgedSummary::own(summaries, row)).collect();
         let Self { sums, rule, own, noise, last } = self;
         now.iter().enumerate().for_each(|(row, now)| own.add(row, &now.gram, &now.feature_sum));
-        let (sums, own, wishes) = (&*sums, &*own, fleet.wishes());
-        let mut score = |messages: &[Option<Message>]| {
+        let (sums, own, differences) = (&*sums, &*own, fleet.action_differences());
+        let mut score = |messages: &[Option<ForgedSummary>]| {
             let sent = messages.iter().enumerate().filter_map(|(row, message)| Some((row, message.as_ref()?)));
-            let sent = sent.filter(|(_, message)| admits(round.setting, round.episode, message));
-            let judge = |model: Model<'_>| fleet.judge(model) + TEMPTATION * fleet.temptation(model);
-            round.worth(sums, &mut **rule, sent, judge)
+            let sent = sent.filter(|(_, message)| is_admitted(trial.controller_config, trial.episode, message));
+            let score = |model: Model<'_>| fleet.trial_regret(model) + SCORE_GAP_WEIGHT * fleet.trial_score_gap(model);
+            trial.score(sums, &mut **rule, sent, score)
         };
         let mut best = (f64::NEG_INFINITY, None);
         let common = knowledge.common(Attack::Adaptive, &mut |message| {
-            let score = score(&round.each(|_| message.clone()));
+            let score = score(&trial.for_attacked(|_| message.clone()));
             if score > best.0 {
                 best = (score, Some(message.clone()));
             }
             score
         });
-        let Some(board) = Board::new(knowledge, *noise, (own, sums), &now, explored) else {
-            return round.each(|_| common.clone().unwrap_or_else(|| now[0].clone()));
+        let Some(search) = PlacementSearch::new(knowledge, *noise, (own, sums), &now, explored) else {
+            return trial.for_attacked(|_| common.clone().unwrap_or_else(|| now[0].clone()));
         };
-        let (found, pull) =
-            board.search(last.as_ref(), wishes, rng, &mut |pull| score(&round.each(|row| board.message(pull, row))));
+        let (found, placement) = search.run(last.as_ref(), differences, rng, &mut |placement| {
+            score(&trial.for_attacked(|row| search.message(placement, row)))
+        });
         let messages = match best {
-            (common, Some(message)) if common >= found => round.each(|_| message.clone()),
-            _ => round.each(|row| board.message(&pull, row)),
+            (common, Some(message)) if common >= found => trial.for_attacked(|_| message.clone()),
+            _ => trial.for_attacked(|row| search.message(&placement, row)),
         };
-        *last = Some(pull);
+        *last = Some(placement);
         messages
     }
 }

@@ -1,4 +1,4 @@
-//! Many runs at once.
+//! Batches of runs, in parallel.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::replay::Logs;
 use super::run::simulate;
 use crate::config::ConfigError;
 
-/// A run to be done.
+/// A configuration and a seed to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// What is simulated.
+    /// Configuration of the run.
     pub config: SimulationConfig,
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
 }
 
 impl Job {
-    /// The same for all jobs with the same content, and for no others.
+    /// Returns a key that identifies the content of the job.
     pub fn key(&self) -> String {
         serde_json::json!([self.config, self.seed]).to_string()
     }
@@ -39,7 +39,7 @@ impl Job {
     }
 }
 
-/// The jobs by their oracle.
+/// Groups job indices by the oracle run that they share.
 fn by_oracle(jobs: &[Job]) -> BTreeMap<String, Vec<usize>> {
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, job) in jobs.iter().enumerate() {
@@ -48,17 +48,17 @@ fn by_oracle(jobs: &[Job]) -> BTreeMap<String, Vec<usize>> {
     groups
 }
 
-/// How many agent-steps [`run_all`] will report.
+/// Returns the number of agent-steps that [`run_all`] will report.
 pub fn agent_steps(jobs: &[Job]) -> u64 {
     let oracles = by_oracle(jobs).into_values().map(|group| jobs[group[0]].oracle().agent_steps());
     oracles.chain(jobs.iter().filter(|job| !job.is_oracle()).map(Job::agent_steps)).sum()
 }
 
-/// Runs all jobs on all threads, with one run of the oracle for all that share it. `finished` is told each job's outcome
-/// by its index, as soon as it is there.
+/// Runs all jobs on all threads, with one oracle run for all jobs that share it. `progress` is called with numbers of
+/// agent-steps, and `finished` with the index and outcome of each finished job.
 ///
 /// # Errors
-/// A configuration makes no sense.
+/// A configuration is invalid.
 pub fn run_all(
     jobs: &[Job],
     logs: &Logs,
@@ -69,14 +69,15 @@ pub fn run_all(
     let groups: Vec<Vec<usize>> = by_oracle(jobs).into_values().collect();
     let outcomes = groups.par_iter().map(|group| {
         let oracle = jobs[group[0]].oracle();
-        let yardstick = simulate(&oracle.config, logs, oracle.seed, progress)?;
+        let reference = simulate(&oracle.config, logs, oracle.seed, progress)?;
         let one = |index: &usize| {
             let job = &jobs[*index];
-            let mut outcome = match job.is_oracle() {
-                true => Outcome { attack: job.config.attack.to_string(), ..yardstick.clone() },
-                false => simulate(&job.config, logs, job.seed, progress)?,
+            let mut outcome = if job.is_oracle() {
+                Outcome { attack: job.config.attack.to_string(), ..reference.clone() }
+            } else {
+                simulate(&job.config, logs, job.seed, progress)?
             };
-            outcome.regret_oracle = Some(yardstick.regret);
+            outcome.regret_oracle = Some(reference.regret);
             finished(*index, &outcome);
             Ok((*index, outcome))
         };

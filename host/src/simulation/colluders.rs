@@ -2,64 +2,63 @@
 
 use fedbandit_core::Model;
 
-use super::attack::{Attack, Message};
+use super::attack::Attack;
 use super::attackers::Attackers;
 use super::config::SimulationConfig;
 use super::environment::World;
-use super::fleet::{Fleet, Models, Stretch, fleet};
+use super::fleet::{EpisodeSteps, Fleet, Models, fleet};
+use super::forged_summary::ForgedSummary;
 use super::replay::Logs;
 use crate::algorithm::ControllerConfig;
 use crate::config::ConfigError;
 
-/// Corrupted agents of a real run. Of the honest ones they know no messages. All agents live in a simulation of
-/// theirs, with the real θ* and the models that the real controller sends, and what the attackers of this simulation
-/// send, they send.
+/// Corrupted agents of a real run.
+///
+/// They do not know the messages of the honest agents. Instead they simulate all agents, with the real θ* and the models of
+/// the real controller, and send what the attackers of this simulation send.
 pub struct Colluders {
-    setting: ControllerConfig,
+    controller_config: ControllerConfig,
     fleet: Box<dyn Fleet>,
     attackers: Attackers,
     honest: usize,
 }
 
-/// What is sent: for which episode, U packed and then u.
-pub type Lie = (u32, Vec<f32>);
-
 impl Colluders {
-    /// The agents of a configuration after the first `honest` ones, in the world of a seed.
+    /// Creates the agents of a configuration after the first `honest` ones, in the world of a seed.
     ///
     /// # Errors
-    /// The configuration makes no sense, replays a log, or has an attack that the wire cannot carry.
+    /// The configuration is invalid, replays a log, or has an attack that frames cannot carry.
     pub fn new(config: &SimulationConfig, honest: usize, seed: u64) -> Result<Self, ConfigError> {
         config.validate()?;
         if config.attack == Attack::Asymmetric {
-            return Err(ConfigError::new("attack", "frames have one triangle of U: it cannot be asymmetric"));
+            let reason = "asymmetric is not possible in frames, which carry one triangle of U";
+            return Err(ConfigError::new("attack", reason));
         }
-        let (world, setting) = (World::new(config, &Logs::new(), seed)?, config.resolve().controller_config()?);
+        let world = World::new(config, &Logs::new(), seed)?;
+        let controller_config = config.resolve().controller_config()?;
         let corrupted: Vec<bool> = (0..config.run.agents).map(|agent| agent >= honest).collect();
-        let attackers = Attackers::new(config, seed, setting, &world.theta, &corrupted)?;
+        let attackers = Attackers::new(config, seed, controller_config, &world.theta, &corrupted)?;
         let numbers: Vec<usize> = (1..=config.run.agents).collect();
-        Ok(Self { setting, fleet: fleet(world, &numbers, seed, setting.rewards()), attackers, honest })
+        let fleet = fleet(world, &numbers, seed, controller_config.rewards());
+        Ok(Self { controller_config, fleet, attackers, honest })
     }
 
-    /// What each of them sends in a model's episode.
-    pub fn lies(&mut self, model: Model<'_>) -> Vec<Vec<Lie>> {
+    /// Returns the messages of each colluder in a model's episode, with the episode that each message claims.
+    pub fn messages(&mut self, model: Model<'_>) -> Vec<Vec<(u32, ForgedSummary)>> {
         let Model { episode, episode_len, .. } = model;
-        let conduct = self.attackers.conduct(episode);
-        let start = u32::try_from(self.setting.episodes.steps_before(episode)).unwrap_or(u32::MAX);
-        let stretch = Stretch { episode, episode_len, start, steps: episode_len, late: u32::MAX };
-        self.fleet.play(Models::Broadcast(model), &conduct, stretch);
+        let conduct = self.attackers.draw_conduct(episode);
+        let start = u32::try_from(self.controller_config.episodes.steps_before(episode)).unwrap_or(u32::MAX);
+        let steps = EpisodeSteps { episode, episode_len, start, count: episode_len, late: u32::MAX };
+        self.fleet.run_episode(Models::Broadcast(model), &conduct, steps);
         self.attackers.prepare(&mut *self.fleet, episode, &conduct);
-        let on_the_wire = |(episode, Message { gram, feature_sum }): (u32, Message)| {
-            (episode, gram.iter().chain(&feature_sum).map(|value| *value as f32).collect())
-        };
-        let lies = |row: usize| self.attackers.messages(&*self.fleet, episode, row, conduct[row]);
-        (self.honest..conduct.len()).map(lies).map(|lies| lies.into_iter().map(on_the_wire).collect()).collect()
+        let messages = |row: usize| self.attackers.messages(&*self.fleet, episode, row, conduct[row]);
+        (self.honest..conduct.len()).map(messages).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use fedbandit_core::{Rewards, Values, packed_len};
+    use fedbandit_core::{Rewards, Values};
 
     use super::*;
     use crate::config::RunConfig;
@@ -73,48 +72,45 @@ mod tests {
         Colluders::new(&SimulationConfig { run, attack, ..SimulationConfig::default() }, HONEST, 1)
     }
 
-    /// What is sent in eight episodes, by episode and colluder.
-    fn sent(attack: Attack) -> Vec<Vec<Vec<Lie>>> {
+    /// Returns the messages of eight episodes, by episode and colluder.
+    fn sent(attack: Attack) -> Vec<Vec<Vec<(u32, ForgedSummary)>>> {
         let mut colluders = colluders(attack).unwrap();
         let (theta, design) = ([0.5, 0.1], [2.0, 0.1, 3.0]);
         let (theta, design) = (Values::Native(&theta), Values::Native(&design));
         let model = |episode| Model { episode, episode_len: 8, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
-        (1..=8).map(|episode| colluders.lies(model(episode))).collect()
+        (1..=8).map(|episode| colluders.messages(model(episode))).collect()
     }
 
     #[test]
-    fn lies_are_what_the_attacks_say() {
+    fn colluders_send_the_messages_of_their_attack() {
         let honest = sent(Attack::None);
         for attack in Attack::ALL.iter().copied().filter(|attack| *attack != Attack::Asymmetric) {
             let sent = sent(attack);
-            let is_honest = |index: usize| (0..2).filter(|agent| sent[index][*agent] == honest[index][*agent]).count();
+            let honest_messages =
+                |index: usize| (0..2).filter(|agent| sent[index][*agent] == honest[index][*agent]).count();
             for (index, episode) in (0..8).zip(1..) {
                 let expected = match attack {
                     Attack::None => 2,
                     Attack::Sleeper | Attack::OptimalSleeper if episode <= 4 => 2,
-                    // The first message is the own one.
+                    // The first message is the agent's own.
                     Attack::Replay if episode == 1 => 2,
-                    Attack::Intermittent => is_honest(index),
+                    Attack::Intermittent => honest_messages(index),
                     _ => 0,
                 };
-                assert_eq!(is_honest(index), expected, "{attack} in {episode}");
+                assert_eq!(honest_messages(index), expected, "{attack} in episode {episode}");
                 for (own, sent) in honest[index].iter().zip(&sent[index]) {
-                    let mut flipped = own.clone();
-                    flipped[0].1[packed_len(D)..].iter_mut().for_each(|value| *value = -*value);
-                    assert_eq!(*sent == flipped, attack == Attack::SignFlip, "{attack} in {episode}");
+                    let flipped: Vec<_> = own.iter().map(|(k, message)| (*k, message.clone().flipped())).collect();
+                    assert_eq!(*sent == flipped, attack == Attack::SignFlip, "{attack} in episode {episode}");
                     assert_eq!(sent.is_empty(), attack == Attack::Silent);
                 }
             }
             for (agent, first) in honest[0].iter().enumerate().filter(|_| attack == Attack::Replay) {
-                let values = &first[0].1;
-                assert!(
-                    (1..8).all(|index| {
-                        sent[index][agent] == [(1, values.clone()), (index as u32 + 1, values.clone())]
-                    })
-                );
+                let first = &first[0].1;
+                let replayed = |index: usize| [(1, first.clone()), (index as u32 + 1, first.clone())];
+                assert!((1..8).all(|index| sent[index][agent] == replayed(index)));
             }
-            let quiet: usize = (0..8).map(is_honest).sum();
-            assert!(attack != Attack::Intermittent || (1..16).contains(&quiet), "{quiet} of 16");
+            let unattacked: usize = (0..8).map(honest_messages).sum();
+            assert!(attack != Attack::Intermittent || (1..16).contains(&unattacked), "{unattacked} of 16");
         }
         assert!(colluders(Attack::Asymmetric).is_err());
     }

@@ -29,16 +29,13 @@ impl SimulationConfig {
     /// The first invalid value, by its key.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !DIMENSIONS.contains(&self.run.dim) {
-            let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
-            let reason = format!("{} is not supported by virtual devices", self.run.dim);
-            return fail("dim", format!("{reason}; use one of {} and pad features with zeros", all.join(", ")));
+            return Err(unsupported_dimension(self.run.dim));
         }
         if self.arms == 0 || self.arms > MAX_ARMS {
-            return fail("arms", format!("must be from 1 to {MAX_ARMS}, not {}", self.arms));
+            return fail("arms", format!("must be from 1 to {MAX_ARMS}, got {}", self.arms));
         }
         if !(0.0..0.5).contains(&self.corrupt) {
-            let why = "a corrupted majority cannot be told from an honest one";
-            return fail("corrupt", format!("must be at least 0 and below 0.5, not {}: {why}", self.corrupt));
+            return fail("corrupt", format!("must be at least 0 and below 0.5, got {}", self.corrupt));
         }
         self.resolve().validate()
     }
@@ -49,13 +46,13 @@ impl SimulationConfig {
         self.run.resolve(if same { 0.0 } else { RunConfig::SIGMA })
     }
 
-    /// ⌊α·N⌋.
+    /// Returns the number of corrupted agents, ⌊α·N⌋.
     pub fn corrupted(&self) -> usize {
         corrupted(self.corrupt, self.run.agents)
     }
 
-    /// The run whose regret is the yardstick of this one: the honest agents alone, by their mean, on the same draws; of a
-    /// whitened rule, with the same width.
+    /// Returns the reference run for the regret of this one: the mean over the honest agents alone, on the same draws. For a
+    /// whitened rule, it has the same width.
     pub fn oracle(&self) -> Self {
         let run = if self.run.aggregator.is_whitened() {
             RunConfig { aggregator: AggregatorName::WhitenedOracle, ..self.run }
@@ -66,8 +63,15 @@ impl SimulationConfig {
     }
 }
 
-/// The largest decision set.
+/// Largest decision set.
 const MAX_ARMS: usize = 1_000_000;
+
+/// Returns the error for a dimension that virtual devices are not compiled for.
+pub(super) fn unsupported_dimension(dimension: usize) -> ConfigError {
+    let all: Vec<_> = DIMENSIONS.iter().map(ToString::to_string).collect();
+    let remedy = format!("use one of {} and pad features with zeros", all.join(", "));
+    ConfigError::new("dim", format!("{dimension} is not supported by virtual devices; {remedy}"))
+}
 
 #[cfg(test)]
 mod tests {
@@ -82,10 +86,10 @@ mod tests {
             SimulationConfig { run, arms: 3, environment: Environment::Shared, attack: Attack::None, corrupt: 0.0 };
         assert_eq!(serde_json::from_str::<SimulationConfig>(text).unwrap(), config);
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);
-        let refused = |text| serde_json::from_str::<SimulationConfig>(text).unwrap_err().to_string();
-        assert!(refused("{\"agnets\":7}").starts_with("agnets: unknown key; expected one of agents, dim"));
-        assert!(refused("{\"run\":{}}").starts_with("unknown field `run`"));
-        assert!(refused("{\"arms\":\"ten\"}").starts_with("arms: invalid type: string \"ten\", expected usize"));
+        let error = |text| serde_json::from_str::<SimulationConfig>(text).unwrap_err().to_string();
+        assert!(error("{\"agnets\":7}").starts_with("agnets: unknown key; expected one of agents, dim"));
+        assert!(error("{\"run\":{}}").starts_with("unknown field `run`"));
+        assert!(error("{\"arms\":\"ten\"}").starts_with("arms: invalid type: string \"ten\", expected usize"));
     }
 
     #[test]

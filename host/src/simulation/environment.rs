@@ -1,4 +1,4 @@
-//! What agents meet: decision sets and rewards.
+//! Simulated environments: decision sets and rewards.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,22 +17,22 @@ use crate::math::rng::{Purpose, below, generator, uniform};
 use crate::math::symmetric;
 use crate::names::{UnknownName, serde_as_text};
 
-/// How decision sets are drawn.
+/// Distribution of decision sets, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Environment {
-    /// Arms uniform in the unit ball, anew for every agent and step.
+    /// Actions uniform in the unit ball, drawn anew for each agent and step.
     #[default]
     Ball,
-    /// As `Ball`, with the second half of the coordinates times 0.2: directions that are rarely explored.
+    /// As `Ball`, with the second half of the coordinates scaled by 0.2: directions that are rarely explored.
     Skew,
-    /// Always the d unit vectors: the multi-armed bandit.
+    /// The d unit vectors at each step: the multi-armed bandit.
     FixedArms,
-    /// As `Ball`, but at each step the same set for all agents (σ = 0).
+    /// As `Ball`, with one set per step for all agents (σ = 0).
     Shared,
     /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(2t/T + j/d)): the distribution P_t changes with t.
     Drifting,
-    /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(gi + j/d)) for agent i, where g is the golden ratio: every agent explores
-    /// other directions.
+    /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(gi + j/d)) for agent i, where g = (√5 − 1)/2: agents explore
+    /// different directions.
     Unequal,
     /// Steps of a log, drawn uniformly.
     Replay(PathBuf),
@@ -69,7 +69,7 @@ impl FromStr for Environment {
     }
 }
 
-/// One seed's environment: its θ*, and everything that is needed to draw from it.
+/// Environment of one seed: its θ*, and the distribution of decision sets and rewards.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) theta: Vec<f64>,
@@ -81,41 +81,41 @@ pub(crate) struct World {
     log: Option<Arc<Log>>,
 }
 
-/// A step as an agent meets it: its decision set, and what each of its actions is worth.
+/// Decision set of a step, with the expected reward of each action.
 #[derive(Clone, Debug)]
-pub(crate) struct Scene<const D: usize> {
+pub(crate) struct Context<const D: usize> {
     pub(crate) arms: Vec<Action<D>>,
-    /// The expected reward of each action; of a log, what it says.
-    pub(crate) worth: Vec<f64>,
+    /// Expected reward of each action; for a log, the logged reward.
+    pub(crate) expected_rewards: Vec<f64>,
 }
 
-impl<const D: usize> Scene<D> {
+impl<const D: usize> Context<D> {
     pub(crate) const fn new() -> Self {
-        Self { arms: Vec::new(), worth: Vec::new() }
+        Self { arms: Vec::new(), expected_rewards: Vec::new() }
     }
 
-    /// What the best action is worth, and what a uniformly random one is worth on average.
+    /// Returns the expected reward of the best action and that of a uniformly random one.
     pub(crate) fn best_and_random(&self) -> (f64, f64) {
-        let best = self.worth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        (best, self.worth.iter().sum::<f64>() / self.worth.len() as f64)
+        let best = self.expected_rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (best, self.expected_rewards.iter().sum::<f64>() / self.expected_rewards.len() as f64)
     }
 }
 
 impl World {
-    /// θ* uniform on the sphere of radius S; of a log, the least-squares fit.
+    /// Creates the world of a seed, with θ* uniform on the sphere of radius S; for a log, θ* is the least-squares fit.
     ///
     /// # Errors
-    /// The log that is to be replayed is not among `logs`, or of another dimension.
+    /// The log to replay is not in `logs`, or has another dimension.
     pub(crate) fn new(config: &SimulationConfig, logs: &Logs, seed: u64) -> Result<Self, ConfigError> {
         let log = match &config.environment {
             Environment::Replay(file) => {
-                let unread = || ConfigError::new("environment", format!("{} was not read", file.display()));
-                Some(logs.get(file).ok_or_else(unread)?)
+                let missing = || ConfigError::new("environment", format!("log {} is not loaded", file.display()));
+                Some(logs.get(file).ok_or_else(missing)?)
             }
             _ => None,
         };
         if let Some(log) = log.filter(|log| log.dimension() != config.run.dim) {
-            let reason = format!("the log has {} columns x_j, not {}", log.dimension(), config.run.dim);
+            let reason = format!("log has {} columns x_j, configured {}", log.dimension(), config.run.dim);
             return Err(ConfigError::new("dim", reason));
         }
         let mut rng = generator(seed, Purpose::World, 0);
@@ -132,46 +132,48 @@ impl World {
         })
     }
 
-    /// Whether θ* is what rewards are made of, and not a fit.
-    pub(crate) fn knows_theta(&self) -> bool {
+    /// Returns true if rewards follow θ*, which is then not a fit.
+    pub(crate) fn has_true_theta(&self) -> bool {
         self.log.is_none()
     }
 
     /// Draws an agent's decision set of step t, counted from 0.
-    pub(crate) fn draw<const D: usize>(&self, agent: u64, step: u32, rng: &mut Pcg64, scene: &mut Scene<D>) {
-        scene.arms.clear();
-        scene.worth.clear();
+    pub(crate) fn draw<const D: usize>(&self, agent: u64, step: u32, rng: &mut Pcg64, context: &mut Context<D>) {
+        context.arms.clear();
+        context.expected_rewards.clear();
         match &self.environment {
-            Environment::Ball => self.balls(scene, rng, |_| 1.0),
-            Environment::Skew => self.balls(scene, rng, |j| if j < D.div_ceil(2) { 1.0 } else { 0.2 }),
-            Environment::Shared => self.balls(scene, &mut generator(self.seed, Purpose::Step, step.into()), |_| 1.0),
+            Environment::Ball => self.draw_ball(context, rng, |_| 1.0),
+            Environment::Skew => self.draw_ball(context, rng, |j| if j < D.div_ceil(2) { 1.0 } else { 0.2 }),
+            Environment::Shared => {
+                self.draw_ball(context, &mut generator(self.seed, Purpose::Step, step.into()), |_| 1.0)
+            }
             Environment::Drifting => {
-                let scales = turned::<D>(2.0 * f64::from(step) / f64::from(self.horizon));
-                self.balls(scene, rng, |j| scales[j]);
+                let scales = rotated_scales::<D>(2.0 * f64::from(step) / f64::from(self.horizon));
+                self.draw_ball(context, rng, |j| scales[j]);
             }
             Environment::Unequal => {
-                let scales = turned::<D>((agent as f64 * GOLDEN).fract());
-                self.balls(scene, rng, |j| scales[j]);
+                let scales = rotated_scales::<D>((agent as f64 * GOLDEN_RATIO).fract());
+                self.draw_ball(context, rng, |j| scales[j]);
             }
             Environment::FixedArms => {
-                scene.arms.extend((0..D).map(|j| Action::from_fn(|i, _| if i == j { 1.0 } else { 0.0 })));
-                scene.worth.extend(&self.theta);
+                context.arms.extend((0..D).map(|j| Action::from_fn(|i, _| if i == j { 1.0 } else { 0.0 })));
+                context.expected_rewards.extend(&self.theta);
             }
             Environment::Replay(_) => {
-                let log = self.log.as_ref().expect("a replay has its log");
+                let log = self.log.as_ref().expect("a replay world has a log");
                 for (x, reward) in log.set(below(log.sets(), rng)) {
-                    scene.arms.push(Action::from_fn(|j, _| x[j]));
-                    scene.worth.push(reward.into());
+                    context.arms.push(Action::from_fn(|j, _| x[j]));
+                    context.expected_rewards.push(reward.into());
                 }
             }
         }
     }
 
-    /// Points uniform in the ball, by coordinates scaled.
+    /// Draws points uniform in the ball and scales their coordinates.
     ///
     /// With d normal numbers g and an exponential one E, g/√(‖g‖² + 2E) is uniform in the ball (Barthe, Guédon, Mendelson
     /// and Naor 2005).
-    fn balls<const D: usize>(&self, scene: &mut Scene<D>, rng: &mut Pcg64, scale: impl Fn(usize) -> f32) {
+    fn draw_ball<const D: usize>(&self, context: &mut Context<D>, rng: &mut Pcg64, scale: impl Fn(usize) -> f32) {
         for _ in 0..self.arms {
             let mut x = [0.0_f32; D];
             let mut squares = 0.0;
@@ -184,14 +186,14 @@ impl World {
             for (j, entry) in x.iter_mut().enumerate() {
                 *entry *= shrink * scale(j);
             }
-            scene.worth.push(x.iter().zip(&self.theta).map(|(x, theta)| f64::from(*x) * theta).sum());
-            scene.arms.push(Action::from(x));
+            context.expected_rewards.push(x.iter().zip(&self.theta).map(|(x, theta)| f64::from(*x) * theta).sum());
+            context.arms.push(Action::from(x));
         }
     }
 
-    /// The reward of an action. With `faked` it is made of −θ*, the parameter of Proposition 1.
-    pub(crate) fn reward(&self, worth: f64, faked: bool, rng: &mut Pcg64) -> f32 {
-        let mean = if faked { -worth } else { worth };
+    /// Draws the reward of an action with expected reward `mean`. With `faked`, the parameter is −θ* (Proposition 1).
+    pub(crate) fn reward(&self, mean: f64, faked: bool, rng: &mut Pcg64) -> f32 {
+        let mean = if faked { -mean } else { mean };
         (match (self.log.is_some(), self.rewards) {
             (true, _) => mean,
             (false, RewardKind::Gaussian(noise)) => {
@@ -204,16 +206,16 @@ impl World {
     }
 }
 
-/// 0.2 + 0.8·cos²(π(turn + j/d)).
-fn turned<const D: usize>(turn: f64) -> [f32; D] {
+/// Returns the scales 0.2 + 0.8·cos²(π(turn + j/d)).
+fn rotated_scales<const D: usize>(turn: f64) -> [f32; D] {
     let angle = |j| std::f64::consts::PI * (turn + j as f64 / D as f64);
     std::array::from_fn(|j| (0.2 + 0.8 * angle(j).cos().powi(2)) as f32)
 }
 
-/// (√5 − 1)/2, whose multiples are spread evenly.
-const GOLDEN: f64 = 0.618_033_988_749_894_9;
+/// (√5 − 1)/2, whose multiples are spread evenly modulo 1.
+const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 
-/// θ with the least squared error, and along directions that no action has, almost 0.
+/// Returns θ with the least squared error, and almost 0 along directions that no action has.
 fn least_squares(log: &Log) -> DVector<f64> {
     let mut gram = DMatrix::<f64>::zeros(log.dimension(), log.dimension());
     let mut sum = DVector::<f64>::zeros(log.dimension());
@@ -222,7 +224,7 @@ fn least_squares(log: &Log) -> DVector<f64> {
         gram.ger(1.0, &x, &x, 1.0);
         sum.axpy(f64::from(reward), &x, 1.0);
     }
-    // Rounding may leave eigenvalues of 0 on either side of it.
+    // Rounding may make an eigenvalue of 0 negative.
     let least = 1e-9 * (1.0 + gram.trace());
     let mut theta = DVector::zeros(log.dimension());
     for (value, vector) in symmetric::eigenpairs(&gram) {
@@ -245,19 +247,19 @@ mod tests {
         World::new(&config, &Logs::new(), 9).unwrap()
     }
 
-    /// 20,000 decision sets of one action each at a step.
+    /// Draws 20,000 decision sets of one action each.
     fn draws(environment: Environment, step: u32) -> Vec<Action<4>> {
         let world = world(environment, 1);
         let mut rng = generator(9, Purpose::Agent, 0);
-        let mut scene = Scene::new();
+        let mut context = Context::new();
         let mut one = || {
-            world.draw(AGENT, step, &mut rng, &mut scene);
-            scene.arms[0]
+            world.draw(AGENT, step, &mut rng, &mut context);
+            context.arms[0]
         };
         (0..DRAWS).map(|_| one()).collect()
     }
 
-    /// Mean squares by coordinate.
+    /// Returns the mean squares by coordinate.
     fn squares(draws: &[Action<4>]) -> [f64; 4] {
         std::array::from_fn(|j| draws.iter().map(|x| f64::from(x[j]).powi(2)).sum::<f64>() / draws.len() as f64)
     }
@@ -265,7 +267,7 @@ mod tests {
     /// The share within radius r is r⁴, and x_j² has mean 1/(d + 2) = 1/6. Six deviations of 20,000 draws: 0.0213 for a
     /// share, 0.0092 for a square (whose deviation is below 0.216); false alarm below 2·10⁻⁸ for all eight.
     #[test]
-    fn the_ball_is_uniform() {
+    fn ball_is_uniform() {
         let draws = draws(Environment::Ball, 0);
         for radius in [0.4_f32, 0.6, 0.8, 0.95] {
             let share = draws.iter().filter(|x| x.norm() <= radius).count() as f64 / DRAWS as f64;
@@ -274,9 +276,9 @@ mod tests {
         assert!(squares(&draws).iter().all(|square| (square - 1.0 / 6.0).abs() < 0.0092), "{:?}", squares(&draws));
     }
 
-    /// The same with scales, which are known; the deviations scale along.
+    /// The deviations of `ball_is_uniform` apply after division by the known scales.
     #[test]
-    fn scaled_environments_have_their_scales() {
+    fn scaled_environments_match_their_scales() {
         let scales = |environment, step, expected: [f64; 4]| {
             for (square, scale) in squares(&draws(environment, step)).iter().zip(expected) {
                 assert!((square / (scale * scale) - 1.0 / 6.0).abs() < 0.0092, "{square} for {scale}");
@@ -292,37 +294,35 @@ mod tests {
 
     /// Six deviations of 20,000 rewards of ±1 are 0.0425; false alarm below 2·10⁻⁹ each.
     #[test]
-    fn bounded_rewards_have_their_mean() {
+    fn bounded_rewards_match_their_mean() {
         let world = world(Environment::Ball, 1);
         let mut rng = generator(9, Purpose::Agent, 1);
-        for worth in [-1.0, -0.3, 0.0, 0.8, 1.0] {
+        for mean in [-1.0, -0.3, 0.0, 0.8, 1.0] {
             for faked in [false, true] {
-                let rewards: Vec<f32> = (0..DRAWS).map(|_| world.reward(worth, faked, &mut rng)).collect();
+                let rewards: Vec<f32> = (0..DRAWS).map(|_| world.reward(mean, faked, &mut rng)).collect();
                 assert!(rewards.iter().all(|reward| reward.abs() == 1.0));
-                let mean = rewards.iter().copied().map(f64::from).sum::<f64>() / DRAWS as f64;
-                let expected = if faked { -worth } else { worth };
-                assert!((mean - expected).abs() < 0.0425, "{mean} for {expected}");
+                let measured = rewards.iter().copied().map(f64::from).sum::<f64>() / DRAWS as f64;
+                let expected = if faked { -mean } else { mean };
+                assert!((measured - expected).abs() < 0.0425, "{measured} for {expected}");
             }
         }
     }
 
-    /// Two agents see the same set if and only if it is shared.
     #[test]
-    fn shared_sets_are_shared() {
+    fn shared_environment_gives_all_agents_one_set() {
         let set = |environment: Environment, agent, step| {
             let world = world(environment, 3);
-            let mut scene = Scene::<4>::new();
-            world.draw(agent, step, &mut generator(9, Purpose::Agent, agent), &mut scene);
-            scene.arms
+            let mut context = Context::<4>::new();
+            world.draw(agent, step, &mut generator(9, Purpose::Agent, agent), &mut context);
+            context.arms
         };
         assert_eq!(set(Environment::Shared, 1, 5), set(Environment::Shared, 2, 5));
         assert_ne!(set(Environment::Shared, 1, 5), set(Environment::Shared, 1, 6));
         assert_ne!(set(Environment::Ball, 1, 5), set(Environment::Ball, 2, 5));
     }
 
-    /// A fit to rewards without noise finds their parameter.
     #[test]
-    fn least_squares_of_a_log() {
+    fn least_squares_recovers_the_parameter_of_noiseless_rewards() {
         let text = "step,x_1,x_2,reward\n1,1,0,0.3\n1,0,1,-0.5\n2,0.6,0.8,-0.22\n2,0.5,-0.5,0.4\n";
         let theta = least_squares(&Log::parse(text, true).unwrap());
         assert!((theta[0] - 0.3).abs() < 1e-6 && (theta[1] + 0.5).abs() < 1e-6, "{theta}");

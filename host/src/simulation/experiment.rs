@@ -1,4 +1,4 @@
-//! Simulations repeated over aggregators and seeds, and grids of them.
+//! Experiments: simulations repeated over aggregators and seeds, and grids of them.
 
 use std::path::Path;
 
@@ -62,7 +62,9 @@ fn list_item(text: &str) -> Value {
 /// Parses a value or a list of values.
 fn list<T: serde::de::DeserializeOwned>(key: &str, value: Value) -> Result<Vec<T>, ConfigError> {
     let values = match value {
-        Value::Array(values) if values.is_empty() => return Err(ConfigError::new(key, "the list is empty")),
+        Value::Array(values) if values.is_empty() => {
+            return Err(ConfigError::new(key, "expected at least one value, found an empty list"));
+        }
         Value::Array(values) => values,
         value => vec![value],
     };
@@ -81,7 +83,7 @@ impl Experiment {
     fn aggregators(&self) -> Vec<AggregatorName> {
         let compared =
             [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
-        // A device that learns alone sends nothing that could be made private.
+        // Solo sends no messages, so privacy does not apply.
         let fits =
             |aggregator: &AggregatorName| *aggregator != AggregatorName::Solo || self.config.run.privacy.is_none();
         self.aggregators.clone().unwrap_or_else(|| compared.into_iter().filter(fits).collect())

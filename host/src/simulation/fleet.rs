@@ -1,4 +1,4 @@
-//! Virtual devices: the agents of the firmware, many of them.
+//! Fleet of virtual devices, each running the agent of the firmware.
 
 use std::slice;
 
@@ -9,67 +9,67 @@ use rand_pcg::rand_core::Rng;
 use rayon::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::environment::{Scene, World};
+use super::environment::{Context, World};
 use super::selection::{DecisionSets, select_all};
 use crate::algorithm::ModelParameters;
 use crate::math::rng::{Purpose, generator};
 
-/// Virtual devices of one dimension.
+/// Fleet of virtual devices of one dimension.
 pub(super) trait Fleet: Send {
-    /// Plays the steps of an episode on all devices; [`summaries`](Self::summaries) has what they would send.
-    fn play(&mut self, models: Models<'_>, conduct: &[Conduct], stretch: Stretch) -> Played;
+    /// Runs the steps of an episode on all devices. [`summaries`](Self::summaries) then returns their summaries.
+    fn run_episode(&mut self, models: Models<'_>, conduct: &[Conduct], steps: EpisodeSteps) -> EpisodeResult;
 
-    /// The summaries of the last episode.
+    /// Returns the summaries of the last episode.
     fn summaries(&self) -> &Summaries;
 
-    /// Draws the steps on which the next models are [judged](Self::judge).
-    fn look_ahead(&mut self, step: u32, rng: &mut Pcg64);
+    /// Draws the trial steps, on which attackers evaluate models.
+    fn draw_trial_steps(&mut self, step: u32, rng: &mut Pcg64);
 
-    /// A model's mean regret on these steps.
-    fn judge(&mut self, model: Model<'_>) -> f64;
+    /// Returns a model's mean regret on the trial steps.
+    fn trial_regret(&mut self, model: Model<'_>) -> f64;
 
-    /// How far below the best other action the best one is by the model's scores, in the mean: less than 0 where it is chosen.
-    fn temptation(&mut self, model: Model<'_>) -> f64;
+    /// Returns the mean of max_{x ≠ x*} score(x) − score(x*) on the trial steps: negative if the best action x* is chosen.
+    fn trial_score_gap(&mut self, model: Model<'_>) -> f64;
 
-    /// x − x* of the first of these steps, for all other actions x.
-    fn wishes(&self) -> Vec<DVector<f64>>;
+    /// Returns x − x* for up to [`DIFFERENCES`] other actions x of the first trial step.
+    fn action_differences(&self) -> Vec<DVector<f64>>;
 }
 
-/// What agents work with.
+/// Models that the agents use.
 pub(super) enum Models<'a> {
-    /// The controller's broadcast.
+    /// The same for all: the controller's broadcast.
     Broadcast(Model<'a>),
-    /// Everybody's own.
+    /// One for each agent.
     Own(&'a [ModelParameters]),
 }
 
-/// Which steps are played.
+/// Steps of an episode.
 #[derive(Clone, Copy)]
-pub(super) struct Stretch {
+pub(super) struct EpisodeSteps {
     /// k.
     pub(super) episode: u32,
     /// L_k.
     pub(super) episode_len: u32,
-    /// The first one, counted from 0.
+    /// The first step, counted from 0.
     pub(super) start: u32,
-    /// How many.
-    pub(super) steps: u32,
-    /// T/2: what is from here on is late.
+    /// Number of steps.
+    pub(super) count: u32,
+    /// T/2, the first late step.
     pub(super) late: u32,
 }
 
-/// What happens to an agent in an episode.
+/// Conduct of an agent in an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conduct {
-    /// Nothing.
+    /// Not attacked.
     Honest,
-    /// Half of its steps have rewards of −θ*.
-    Faked,
-    /// All of its steps are attacked, so none counts.
+    /// Rewards of −θ* on about half of the steps. The other steps are not attacked.
+    FakeRewards,
+    /// Attacked on all steps.
     Attacked,
 }
 
-/// Regret over steps that were not attacked, and the regret of uniformly random choices on the same steps.
+/// Regret on the steps that were not attacked, and that of uniformly random choices on the same steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Tally {
     pub(super) regret: f64,
@@ -87,15 +87,15 @@ impl Tally {
     }
 }
 
-/// What [`Fleet::play`] tells.
-pub(super) struct Played {
-    /// By device.
+/// Result of [`Fleet::run_episode`].
+pub(super) struct EpisodeResult {
+    /// Tally of each device.
     pub(super) tallies: Vec<Tally>,
-    /// What it took, over all threads.
+    /// CPU time of all threads.
     pub(super) cpu_seconds: f64,
 }
 
-/// Everybody's U and u of one episode.
+/// U and u of all devices in an episode.
 #[derive(Clone, Debug)]
 pub(super) struct Summaries {
     dimension: usize,
@@ -103,34 +103,34 @@ pub(super) struct Summaries {
 }
 
 impl Summaries {
-    /// From rows of U packed and u.
+    /// Creates summaries from rows of U, packed, and u.
     #[cfg(test)]
     pub(super) fn of(dimension: usize, values: Vec<f32>) -> Self {
         Self { dimension, values }
     }
 
-    /// U packed, and u.
+    /// Returns U, packed, and u of a device.
     pub(super) fn row(&self, device: usize) -> (&[f32], &[f32]) {
         let width = packed_len(self.dimension) + self.dimension;
         self.values[device * width..][..width].split_at(packed_len(self.dimension))
     }
 }
 
-/// How many devices a thread takes at a time.
+/// Number of devices per unit of parallel work.
 const CHUNK: usize = 16;
-/// On how many steps a model is judged.
-const AHEAD: usize = 64;
-/// How many actions an attacker would have agents choose.
-const WISHES: usize = 16;
+/// Number of trial steps.
+const TRIAL_STEPS: usize = 64;
+/// Largest number of action differences.
+const DIFFERENCES: usize = 16;
 
-/// A macro of the dimensions that virtual devices are compiled for.
+/// Calls a macro with the dimensions that virtual devices are compiled for.
 #[cfg(not(test))]
 macro_rules! for_dimensions {
     ($of:ident) => {
         $of! { 1 2 3 4 5 6 8 10 12 16 24 32 48 64 }
     };
 }
-/// Unit tests do with few, and are built twice as fast.
+/// Fewer dimensions for unit tests, which halves their build time.
 #[cfg(test)]
 macro_rules! for_dimensions {
     ($of:ident) => {
@@ -142,14 +142,14 @@ pub(crate) use for_dimensions;
 
 macro_rules! by_dimension {
     ($($d:literal)*) => {
-        /// The dimensions that virtual devices are compiled for.
+        /// Dimensions that virtual devices are compiled for.
         pub const DIMENSIONS: &[usize] = &[$($d),*];
 
-        /// The devices of a world, numbered by `devices`.
+        /// Creates the devices of a world, with the numbers `devices`.
         pub(super) fn fleet(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Box<dyn Fleet> {
             match world.theta.len() {
                 $($d => Box::new(Devices::<$d>::new(world, devices, seed, rewards)),)*
-                other => unreachable!("dimension {other} was checked"),
+                other => unreachable!("dimension {other} was validated"),
             }
         }
     };
@@ -161,16 +161,16 @@ struct Devices<const D: usize> {
     rewards: Rewards,
     devices: Vec<Device<D>>,
     summaries: Summaries,
-    ahead: Vec<Scene<D>>,
-    judge: Agent<D>,
+    trial: Vec<Context<D>>,
+    trial_agent: Agent<D>,
 }
 
 struct Device<const D: usize> {
     number: u64,
     agent: Agent<D>,
-    /// Its decision sets and rewards.
+    /// Generator of decision sets and rewards.
     rng: Pcg64,
-    /// When it is attacked.
+    /// Generator of attacked steps.
     attacked: Pcg64,
 }
 
@@ -187,32 +187,32 @@ impl<const D: usize> Devices<D> {
         let values = vec![0.0; devices.len() * (packed_len(D) + D)];
         let summaries = Summaries { dimension: D, values };
         let devices = devices.iter().map(device).collect();
-        Self { world, rewards, devices, summaries, ahead: vec![Scene::new(); AHEAD], judge: agent }
+        Self { world, rewards, devices, summaries, trial: vec![Context::new(); TRIAL_STEPS], trial_agent: agent }
     }
 }
 
 impl<const D: usize> Fleet for Devices<D> {
-    fn play(&mut self, models: Models<'_>, conduct: &[Conduct], stretch: Stretch) -> Played {
+    fn run_episode(&mut self, models: Models<'_>, conduct: &[Conduct], steps: EpisodeSteps) -> EpisodeResult {
         let (world, rewards) = (&self.world, self.rewards);
         let chunks = self.devices.par_chunks_mut(CHUNK).enumerate();
         let rows = self.summaries.values.par_chunks_mut(CHUNK * (packed_len(D) + D));
-        let played: Vec<(Vec<Tally>, f64)> = chunks
+        let results: Vec<(Vec<Tally>, f64)> = chunks
             .zip(rows)
             .map(|((chunk, devices), rows)| {
                 let start = thread_seconds();
                 for (number, device) in (chunk * CHUNK..).zip(&mut *devices) {
                     let model = match &models {
                         Models::Broadcast(model) => *model,
-                        Models::Own(own) => own[number].model(stretch.episode, stretch.episode_len, rewards),
+                        Models::Own(own) => own[number].model(steps.episode, steps.episode_len, rewards),
                     };
-                    device.agent.begin(&model).expect("parameters are such as a device takes");
+                    device.agent.begin(&model).expect("model parameters are valid");
                 }
                 let conduct = &conduct[chunk * CHUNK..][..devices.len()];
                 let tallies = match &models {
-                    Models::Broadcast(_) => play_together(devices, world, conduct, stretch),
+                    Models::Broadcast(_) => run_steps(devices, world, conduct, steps),
                     Models::Own(_) => {
                         let alone = |(device, conduct)| {
-                            play_together(slice::from_mut(device), world, slice::from_ref(conduct), stretch)
+                            run_steps(slice::from_mut(device), world, slice::from_ref(conduct), steps)
                         };
                         devices.iter_mut().zip(conduct).flat_map(alone).collect()
                     }
@@ -222,102 +222,104 @@ impl<const D: usize> Fleet for Devices<D> {
                 (tallies, thread_seconds() - start)
             })
             .collect();
-        let cpu_seconds = played.iter().map(|(_, seconds)| seconds).sum();
-        Played { tallies: played.into_iter().flat_map(|(tallies, _)| tallies).collect(), cpu_seconds }
+        let cpu_seconds = results.iter().map(|(_, seconds)| seconds).sum();
+        EpisodeResult { tallies: results.into_iter().flat_map(|(tallies, _)| tallies).collect(), cpu_seconds }
     }
 
     fn summaries(&self) -> &Summaries {
         &self.summaries
     }
 
-    fn look_ahead(&mut self, step: u32, rng: &mut Pcg64) {
-        self.ahead.iter_mut().zip(0..).for_each(|(scene, agent)| self.world.draw(agent, step, rng, scene));
+    fn draw_trial_steps(&mut self, step: u32, rng: &mut Pcg64) {
+        self.trial.iter_mut().zip(0..).for_each(|(context, agent)| self.world.draw(agent, step, rng, context));
     }
 
-    fn judge(&mut self, model: Model<'_>) -> f64 {
-        self.judge.begin(&model).expect("parameters are such as a device takes");
-        let regret = |scene: &Scene<D>| {
-            let choice = self.judge.select(&scene.arms).expect("actions in the unit ball");
-            scene.best_and_random().0 - scene.worth[choice.index]
+    fn trial_regret(&mut self, model: Model<'_>) -> f64 {
+        self.trial_agent.begin(&model).expect("model parameters are valid");
+        let regret = |context: &Context<D>| {
+            let choice = self.trial_agent.select(&context.arms).expect("actions in the unit ball");
+            context.best_and_random().0 - context.expected_rewards[choice.index]
         };
-        self.ahead.iter().map(regret).sum::<f64>() / AHEAD as f64
+        self.trial.iter().map(regret).sum::<f64>() / TRIAL_STEPS as f64
     }
 
-    fn temptation(&mut self, model: Model<'_>) -> f64 {
-        self.judge.begin(&model).expect("parameters are such as a device takes");
-        let score = |x: &Action<D>| f64::from(self.judge.score(x).expect("actions in the unit ball"));
-        let gap = |scene: &Scene<D>| {
-            let best = best(scene);
-            let others = scene.arms.iter().enumerate().filter(|(index, _)| *index != best);
+    fn trial_score_gap(&mut self, model: Model<'_>) -> f64 {
+        self.trial_agent.begin(&model).expect("model parameters are valid");
+        let score = |x: &Action<D>| f64::from(self.trial_agent.score(x).expect("actions in the unit ball"));
+        let gap = |context: &Context<D>| {
+            let best = best(context);
+            let others = context.arms.iter().enumerate().filter(|(index, _)| *index != best);
             let other = others.map(|(_, x)| score(x)).fold(f64::NEG_INFINITY, f64::max);
-            if other.is_finite() { other - score(&scene.arms[best]) } else { 0.0 }
+            if other.is_finite() { other - score(&context.arms[best]) } else { 0.0 }
         };
-        self.ahead.iter().map(gap).sum::<f64>() / AHEAD as f64
+        self.trial.iter().map(gap).sum::<f64>() / TRIAL_STEPS as f64
     }
 
-    fn wishes(&self) -> Vec<DVector<f64>> {
-        let scene = &self.ahead[0];
-        let best = best(scene);
-        let others = scene.arms.iter().enumerate().filter(|(index, _)| *index != best).take(WISHES);
-        others.map(|(_, x)| DVector::from_iterator(D, (x - scene.arms[best]).iter().copied().map(f64::from))).collect()
+    fn action_differences(&self) -> Vec<DVector<f64>> {
+        let context = &self.trial[0];
+        let best = best(context);
+        let others = context.arms.iter().enumerate().filter(|(index, _)| *index != best).take(DIFFERENCES);
+        others
+            .map(|(_, x)| DVector::from_iterator(D, (x - context.arms[best]).iter().copied().map(f64::from)))
+            .collect()
     }
 }
 
-/// The place of the best action.
-fn best<const D: usize>(scene: &Scene<D>) -> usize {
-    let worth = scene.worth.iter().enumerate();
-    worth.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(index, _)| index)
+/// Returns the index of the best action.
+fn best<const D: usize>(context: &Context<D>) -> usize {
+    let rewards = context.expected_rewards.iter().enumerate();
+    rewards.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(index, _)| index)
 }
 
-/// The steps of devices that have the same model, who choose together at each step.
-fn play_together<const D: usize>(
+/// Runs the steps of devices that hold the same model and select together.
+fn run_steps<const D: usize>(
     devices: &mut [Device<D>],
     world: &World,
     conduct: &[Conduct],
-    stretch: Stretch,
+    steps: EpisodeSteps,
 ) -> Vec<Tally> {
-    let mut scenes = vec![Scene::new(); devices.len()];
+    let mut contexts = vec![Context::new(); devices.len()];
     let mut tallies = vec![Tally::default(); devices.len()];
     let (mut sets, mut scores, mut choices) = (DecisionSets::new(), Vec::new(), Vec::new());
-    for step in stretch.start..stretch.start + stretch.steps {
+    for step in steps.start..steps.start + steps.count {
         sets.clear();
-        for (device, scene) in devices.iter_mut().zip(&mut scenes) {
-            world.draw(device.number, step, &mut device.rng, scene);
-            sets.push(&scene.arms);
+        for (device, context) in devices.iter_mut().zip(&mut contexts) {
+            world.draw(device.number, step, &mut device.rng, context);
+            sets.push(&context.arms);
         }
         let Some(first) = devices.first() else { break };
         select_all(&first.agent, &sets, &mut scores, &mut choices).expect("actions in the unit ball");
-        let met = devices.iter_mut().zip(&scenes).zip(&choices).zip(conduct).zip(&mut tallies);
-        for ((((device, scene), choice), conduct), tally) in met {
-            device.step(world, scene, *choice, *conduct, step >= stretch.late, tally);
+        let devices = devices.iter_mut().zip(&contexts).zip(&choices).zip(conduct).zip(&mut tallies);
+        for ((((device, context), choice), conduct), tally) in devices {
+            device.step(world, context, *choice, *conduct, step >= steps.late, tally);
         }
     }
     tallies
 }
 
 impl<const D: usize> Device<D> {
-    /// What comes of a choice.
+    /// Records the reward of a choice and, unless the step is attacked, its regret.
     fn step(
         &mut self,
         world: &World,
-        scene: &Scene<D>,
+        context: &Context<D>,
         choice: usize,
         conduct: Conduct,
         late: bool,
         tally: &mut Tally,
     ) {
-        let worth = scene.worth[choice];
-        let faked = conduct == Conduct::Faked && self.attacked.next_u32() >> 31 == 1;
-        let reward = world.reward(worth, faked, &mut self.rng);
-        self.agent.record(&scene.arms[choice], reward).expect("an episode has room for its steps");
+        let mean = context.expected_rewards[choice];
+        let faked = conduct == Conduct::FakeRewards && self.attacked.next_u32() >> 31 == 1;
+        let reward = world.reward(mean, faked, &mut self.rng);
+        self.agent.record(&context.arms[choice], reward).expect("an episode has room for its steps");
         if faked || conduct == Conduct::Attacked {
             return;
         }
-        let (best, random) = scene.best_and_random();
-        tally.regret += best - worth;
+        let (best, random) = context.best_and_random();
+        tally.regret += best - mean;
         tally.random += best - random;
         if late {
-            tally.late_regret += best - worth;
+            tally.late_regret += best - mean;
             tally.late_random += best - random;
         }
     }
@@ -329,6 +331,7 @@ impl<const D: usize> Device<D> {
     }
 }
 
+/// Returns the CPU time of this thread.
 fn thread_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9

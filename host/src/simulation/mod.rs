@@ -1,16 +1,16 @@
-//! Many virtual devices, each running the agent of the firmware, under attack.
+//! Simulation of whole fleets of virtual devices under attack. Each device runs the agent of the firmware.
 //!
-//! A [`SimulationConfig`] and a seed determine a [`run`]: θ* and who is corrupted, every decision set and every reward. They are the
-//! same for all aggregators, so that regrets can be compared draw by draw.
+//! A [`SimulationConfig`] and a seed determine a run ([`simulate`]): θ*, the corrupted agents, all decision sets and all
+//! rewards. These are the same for all aggregators, so that regrets can be compared draw by draw.
 //!
 //! ```
 //! use fedbandit::config::RunConfig;
-//! use fedbandit::simulation::{SimulationConfig, Logs, simulate};
+//! use fedbandit::simulation::{Logs, SimulationConfig, simulate};
 //!
 //! let run = RunConfig { agents: 20, dim: 4, steps: 256, ..RunConfig::default() };
 //! let config = SimulationConfig { run, ..SimulationConfig::default() };
 //! let outcome = simulate(&config, &Logs::new(), 7, &|_| {})?;
-//! assert!(outcome.total < 0.5, "three in ten collude, and yet it learns");
+//! assert!(outcome.total < 0.5, "the fleet learns although 30 % of the agents collude");
 //! # Ok::<(), fedbandit::config::ConfigError>(())
 //! ```
 
@@ -22,6 +22,8 @@ mod config;
 mod environment;
 mod experiment;
 mod fleet;
+mod forged_summary;
+mod knowledge;
 mod optimal;
 mod outcome;
 mod replay;
@@ -33,15 +35,12 @@ mod virtual_device;
 
 pub use attack::Attack;
 pub use batch::{Job, agent_steps, run_all};
-pub use colluders::{Colluders, Lie};
+pub use colluders::Colluders;
 pub use config::SimulationConfig;
 pub use environment::Environment;
-#[cfg(feature = "service")]
-pub(crate) use environment::{Scene, World};
 pub use experiment::Experiment;
 pub use fleet::DIMENSIONS;
-#[cfg(feature = "service")]
-pub(crate) use fleet::for_dimensions;
+pub use forged_summary::ForgedSummary;
 pub use outcome::{MAX_TRACE_LEN, Outcome, Trace};
 pub use replay::{Log, LogError, Logs};
 pub use run::{simulate, simulate_rule};

@@ -1,56 +1,58 @@
-//! The attack `optimal`: a search against the rule that is running.
+//! The attack `optimal`: a search against the rule of the run.
 //!
-//! Every message is one that admission lets pass, and each colluder has its own: what counts is where its *sums* end up, in units
-//! of the honest agents' noise.
+//! Each colluder has its own message, which passes admission. The search varies the position of the colluders' *sums*, in
+//! units of the honest agents' noise.
 
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64;
 
-use super::attack::{Knowledge, Message, full};
+use super::forged_summary::{ForgedSummary, unpacked};
+use super::knowledge::Knowledge;
 use crate::algorithm::Streams;
 use crate::math::symmetric;
 use crate::robust::LAMBDA;
 
-/// Where colluders put their sums: v_i − V_iθ* = t·R·y/‖y‖ in the norm of Λ⁻¹, where Λ is what honest agents have explored.
+/// Placement of the colluders' sums: v_i − V_iθ* = t·R·y/‖y‖ in the norm of Λ⁻¹, where Λ is what honest agents have explored.
 #[derive(Clone, Debug)]
-pub(super) struct Pull {
+pub(super) struct Placement {
     /// y.
-    towards: DVector<f64>,
+    direction: DVector<f64>,
     /// t.
-    far: f64,
-    /// ρ: this much of U's trace is in the one direction Λ⁻¹y, the rest is as in Ū.
+    distance: f64,
+    /// ρ, the share of U's trace in the direction Λ⁻¹y. The rest is as in Ū.
     share: f64,
-    /// Whether each adds the residual of its own honest steps and sends the Gram matrix of these: then nothing but the mean tells
-    /// it from honest agents.
+    /// True if each colluder sends the Gram matrix of its own honest steps and adds their residual. Only the mean then
+    /// distinguishes colluders from honest agents.
     mimic: bool,
 }
 
-/// The colluders' view of an episode.
-pub(super) struct Board<'a> {
-    pub(super) knowledge: &'a Knowledge,
+/// Search for the best placement in an episode.
+pub(super) struct PlacementSearch<'a> {
+    knowledge: &'a Knowledge,
     /// R.
-    pub(super) noise: f64,
-    /// What each agent's own steps gave, and gave in this episode.
-    pub(super) own: &'a Streams,
-    pub(super) now: &'a [Message],
-    /// What each has sent so far.
-    pub(super) sent: &'a Streams,
-    /// Λ, and its factor.
+    noise: f64,
+    /// Sums of each agent's own steps.
+    own: &'a Streams,
+    /// Summary of each agent's own steps in this episode.
+    now: &'a [ForgedSummary],
+    /// Sums of each agent's messages so far.
+    sent: &'a Streams,
+    /// Λ.
     design: DMatrix<f64>,
     factor: Cholesky<f64, Dyn>,
 }
 
-/// t of the first tries: about as far as a filter lets pass.
-const FIRST: f64 = 2.2;
+/// t of the first placements: about the distance that a filter lets pass.
+const FIRST_DISTANCE: f64 = 2.2;
 
-impl<'a> Board<'a> {
-    /// `explored` is the mean of the honest agents' Gram matrices, with this episode's.
+impl<'a> PlacementSearch<'a> {
+    /// Prepares a search. `explored` is the mean of the honest agents' Gram matrices, including this episode's.
     pub(super) fn new(
         knowledge: &'a Knowledge,
         noise: f64,
         (own, sent): (&'a Streams, &'a Streams),
-        now: &'a [Message],
+        now: &'a [ForgedSummary],
         explored: &DMatrix<f64>,
     ) -> Option<Self> {
         let design = symmetric::shifted(explored, LAMBDA);
@@ -58,29 +60,30 @@ impl<'a> Board<'a> {
         Some(Self { knowledge, noise, own, now, sent, design, factor })
     }
 
-    /// What a colluder sends.
-    pub(super) fn message(&self, pull: &Pull, row: usize) -> Message {
+    /// Returns the message by which a colluder's sums reach a placement.
+    pub(super) fn message(&self, placement: &Placement, row: usize) -> ForgedSummary {
         let (theta, d) = (self.knowledge.theta(), self.knowledge.theta().len());
-        let solved = self.factor.solve(&pull.towards);
-        let reach = pull.towards.dot(&solved).max(f64::MIN_POSITIVE).sqrt();
-        let mut residual = &pull.towards * (pull.far * self.noise / reach);
-        let gram = if pull.mimic {
-            residual += sums(self.own, row).residual(theta);
-            full(&self.now[row].gram, d)
+        let solved = self.factor.solve(&placement.direction);
+        let norm = placement.direction.dot(&solved).max(f64::MIN_POSITIVE).sqrt();
+        let mut residual = &placement.direction * (placement.distance * self.noise / norm);
+        let gram = if placement.mimic {
+            let (gram, feature_sum) = sums(self.own, row);
+            residual += feature_sum - gram * theta;
+            unpacked(&self.now[row].gram, d)
         } else {
             let q = solved.normalize();
-            self.knowledge.mean_gram() * (1.0 - pull.share)
-                + &q * q.transpose() * (pull.share * self.knowledge.episode_len())
+            self.knowledge.mean_gram() * (1.0 - placement.share)
+                + &q * q.transpose() * (placement.share * self.knowledge.episode_len())
         };
-        let before = sums(self.sent, row);
-        let feature_sum = (before.gram + &gram) * theta + residual - before.feature_sum;
-        let message = Message { gram: symmetric::pack(&gram).collect(), feature_sum: feature_sum.as_slice().to_vec() };
-        self.knowledge.fitted(message)
+        let (sent_gram, sent_sum) = sums(self.sent, row);
+        let feature_sum = (sent_gram + &gram) * theta + residual - sent_sum;
+        let gram = symmetric::pack(&gram).collect();
+        self.knowledge.make_consistent(ForgedSummary { gram, feature_sum: feature_sum.as_slice().to_vec() })
     }
 
-    /// Where to pull first: away from θ*, as it is explored or not, the directions that are explored least, one at random, and
+    /// Returns the directions to try: away from θ*, as explored and plainly; the least explored ones; a random one; and those
     /// towards other actions.
-    fn directions(&self, wishes: Vec<DVector<f64>>, rng: &mut Pcg64) -> Vec<DVector<f64>> {
+    fn directions(&self, differences: Vec<DVector<f64>>, rng: &mut Pcg64) -> Vec<DVector<f64>> {
         let theta = self.knowledge.theta();
         let mut pairs = symmetric::eigenpairs(&self.design);
         pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -90,65 +93,53 @@ impl<'a> Board<'a> {
         directions.push(directions[0].normalize() + directions[2].normalize());
         directions.push(-directions[2].clone());
         directions.push(DVector::from_fn(theta.len(), |_, _| StandardNormal.sample(rng)));
-        directions.extend(wishes);
+        directions.extend(differences);
         directions
     }
 
-    /// The best pull that is found, and its score: the best direction, then how far, whether to mimic, how much of U to give for it,
-    /// and how far again.
-    pub(super) fn search(
+    /// Returns the best placement found and its score. Optimises the direction, then the distance, mimicry, the share of U,
+    /// and the distance again.
+    pub(super) fn run(
         &self,
-        last: Option<&Pull>,
-        wishes: Vec<DVector<f64>>,
+        last: Option<&Placement>,
+        differences: Vec<DVector<f64>>,
         rng: &mut Pcg64,
-        score: &mut dyn FnMut(&Pull) -> f64,
-    ) -> (f64, Pull) {
+        score: &mut dyn FnMut(&Placement) -> f64,
+    ) -> (f64, Placement) {
         let theta = self.knowledge.theta();
-        let plain = |towards| Pull { towards, far: FIRST, share: 0.0, mimic: false };
+        let plain = |direction| Placement { direction, distance: FIRST_DISTANCE, share: 0.0, mimic: false };
         let mut best = (f64::NEG_INFINITY, plain(-theta));
-        let mut offer = |pull: Pull| {
-            let score = score(&pull);
+        let mut offer = |placement: Placement| {
+            let score = score(&placement);
             if score > best.0 {
-                best = (score, pull);
+                best = (score, placement);
             }
             best.1.clone()
         };
-        for pull in self.directions(wishes, rng).into_iter().map(plain).chain(last.cloned()) {
-            offer(pull);
+        for placement in self.directions(differences, rng).into_iter().map(plain).chain(last.cloned()) {
+            offer(placement);
         }
-        let towards = offer(plain(-theta)).towards;
-        for far in [0.8, 1.2, 1.6, 2.0, 2.6, 3.2, 5.0, 10.0, 20.0, 50.0] {
-            offer(Pull { far, ..plain(towards.clone()) });
+        let direction = offer(plain(-theta)).direction;
+        for distance in [0.8, 1.2, 1.6, 2.0, 2.6, 3.2, 5.0, 10.0, 20.0, 50.0] {
+            offer(Placement { distance, ..plain(direction.clone()) });
         }
-        for far in [0.8, 1.1, 1.5, 2.0, 3.0] {
-            offer(Pull { far, mimic: true, ..plain(towards.clone()) });
+        for distance in [0.8, 1.1, 1.5, 2.0, 3.0] {
+            offer(Placement { distance, mimic: true, ..plain(direction.clone()) });
         }
-        let found = offer(plain(towards));
+        let found = offer(plain(direction));
         for share in [0.3, 0.8, 1.0] {
-            offer(Pull { share, mimic: false, ..found.clone() });
+            offer(Placement { share, mimic: false, ..found.clone() });
         }
         let found = offer(found);
         for factor in [0.85, 0.93, 1.08, 1.18] {
-            offer(Pull { far: found.far * factor, ..found.clone() });
+            offer(Placement { distance: found.distance * factor, ..found.clone() });
         }
         best
     }
 }
 
-/// A row of streams.
-struct Sums {
-    gram: DMatrix<f64>,
-    feature_sum: DVector<f64>,
-}
-
-impl Sums {
-    /// v − Vθ.
-    fn residual(&self, theta: &DVector<f64>) -> DVector<f64> {
-        &self.feature_sum - &self.gram * theta
-    }
-}
-
-fn sums(streams: &Streams, row: usize) -> Sums {
+/// Returns V and v of a row.
+fn sums(streams: &Streams, row: usize) -> (DMatrix<f64>, DVector<f64>) {
     let gram = symmetric::matrix(streams.gram.row(row), streams.dimension());
-    Sums { gram, feature_sum: DVector::from_column_slice(streams.feature_sum.row(row)) }
+    (gram, DVector::from_column_slice(streams.feature_sum.row(row)))
 }

@@ -1,65 +1,77 @@
-//! What comes out of a run.
+//! Outcome of a run.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What came out of a run.
+/// Outcome of a run.
+///
+/// An agent's regret at a step is the expected reward of the best action minus that of its choice. The *honest* agents are
+/// those that are never attacked. The others may be attacked on some steps only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// The aggregator's name.
+    /// Name of the aggregator.
     pub aggregator: String,
-    /// The attack's name.
+    /// Name of the attack.
     pub attack: String,
     /// α.
     pub corrupt: f64,
-    /// The environment's name.
+    /// Name of the environment.
     pub environment: String,
-    /// `MU,NU`, if the run was private.
+    /// Privacy budget as `MU,NU`, if the run was private.
     pub privacy: Option<String>,
     /// Regret over all steps of the honest agents.
     pub regret: f64,
-    /// The same for choices that are uniformly random, on the same decision sets.
+    /// Regret of uniformly random choices on the same decision sets.
     pub regret_random: f64,
-    /// The same for [`SimulationConfig::oracle`](super::Config::oracle), on the same draws.
+    /// `regret` of [`SimulationConfig::oracle`](super::SimulationConfig::oracle), on the same draws.
     pub regret_oracle: Option<f64>,
     /// `regret` without the first episode.
     pub after_first_episode: f64,
-    /// `regret` over `regret_random`: 0 is perfect, 1 is random. NaN, in files null, where nobody had a choice.
+    /// `regret` over `regret_random`: 0 is perfect, 1 is random. NaN, in files null, if there was never a choice.
     #[serde(deserialize_with = "or_nan")]
     pub total: f64,
-    /// The same over the second half of the steps.
+    /// `total` over the second half of the steps.
     #[serde(deserialize_with = "or_nan")]
     pub late: f64,
-    /// The regret of attacked agents over the steps on which they were not attacked; with `regret`, the paper's R_T.
+    /// Regret of the other agents over the steps on which they were not attacked.
     pub attacked_regret: f64,
-    /// The same over that of random choices on these steps; none without such steps.
+    /// `attacked_regret` over that of random choices; `None` if there are no such steps.
     pub attacked_total: Option<f64>,
-    /// ‖θ − θ*‖₂ of the last model; none without a true θ*. For `solo` the mean over honest agents.
+    /// The paper's R_T: regret over all steps that were not attacked, of any agent (i ∈ 𝒩_0^t). The sum of `regret` and
+    /// `attacked_regret`. NaN if read from a file without this key.
+    #[serde(default = "nan", deserialize_with = "or_nan")]
+    pub robust_regret: f64,
+    /// ‖θ − θ*‖₂ of the last model; `None` without a true θ*. For `solo`, the mean over honest agents.
     pub theta_error: Option<f64>,
-    /// The largest ‖θ_k − θ*‖_Λ/β_k of all models with k > 1; above 1, a width was too small.
+    /// Largest ‖θ_k − θ*‖_Λ/β_k of all models with k > 1. Above 1, a width was too small. For `solo`, the largest over all
+    /// honest agents as well.
     pub width_ratio_max: Option<f64>,
-    /// Bytes of all summaries' frames, before they are framed for a serial line.
+    /// Bytes of all summary frames, without serial framing.
     pub bytes_up: u64,
-    /// Bytes of all models' frames.
+    /// Bytes of all model frames.
     pub bytes_down: u64,
-    /// Messages that counted as zero, by reason.
+    /// Number of messages that counted as zero, by reason.
     pub rejected: BTreeMap<String, u64>,
-    /// Models whose Λ was repaired.
+    /// Number of models whose Λ was repaired.
     pub repairs: u64,
-    /// Agent-steps per second of CPU time that the virtual devices took. All else is the same in every rerun.
+    /// Agent-steps per second of CPU time of the virtual devices. All other values are reproducible.
     pub agent_steps_per_cpu_second: f64,
     /// Up to [`MAX_TRACE_LEN`] episodes.
     pub trace: Vec<Trace>,
+}
+
+fn nan() -> f64 {
+    f64::NAN
 }
 
 fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
-/// A run at the end of an episode.
+/// State of a run at the end of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// k.
@@ -68,15 +80,15 @@ pub struct Trace {
     pub steps: u64,
     /// Cumulative regret of the honest agents.
     pub regret: f64,
-    /// The same for random choices.
+    /// Cumulative regret of random choices.
     pub random: f64,
-    /// λ_k; none where everybody has their own.
+    /// λ_k; `None` for `solo`, where each agent has its own model.
     pub lambda: Option<f64>,
-    /// β_k.
+    /// β_k; `None` for `solo`.
     pub beta: Option<f64>,
-    /// ‖θ_k − θ*‖_Λ/β_k.
+    /// ‖θ_k − θ*‖_Λ/β_k; `None` for `solo` and without a true θ*.
     pub width_ratio: Option<f64>,
 }
 
-/// The most entries of a trace.
+/// Largest number of entries of a trace.
 pub const MAX_TRACE_LEN: usize = 128;

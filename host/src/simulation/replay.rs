@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use crate::config::MAX_REWARD;
 
-/// Decision sets with a reward for each action.
+/// Logged decision sets with a reward for each action.
 ///
-/// The file is CSV with a line of names. The columns are `step`, which groups consecutive lines to decision sets,
-/// `reward`, and x_1 to x_d in order; any other column is an error. Each line is one action of a decision set with
-/// ‖x‖₂ ≤ 1 and the reward that it gave or would have given. Blank lines and lines that start with `#` are skipped.
+/// The file is CSV with a header line. Its columns are `step`, `reward` and x_1 to x_d; any other column is an error.
+/// Consecutive lines with the same `step` form a decision set. Each line has an action with ‖x‖₂ ≤ 1 and its observed or
+/// estimated reward. Blank lines and lines that start with `#` are skipped.
 ///
 /// ```text
 /// step,x_1,x_2,reward
@@ -26,75 +26,75 @@ pub struct Log {
     dimension: usize,
     /// Rows of d + 1 numbers: x, then the reward.
     rows: Vec<f32>,
-    /// Where each decision set begins; the last is where all end.
+    /// First row of each decision set, followed by the number of rows.
     starts: Vec<usize>,
 }
 
-/// Logs by their file.
+/// Logs by file.
 pub type Logs = BTreeMap<PathBuf, Arc<Log>>;
 
-/// What is wrong with a log, and where.
+/// Error returned by [`Log::parse`]. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// There is no line of names.
-    #[error("the file is empty: its first line must name the columns step, x_1, ..., x_d, reward")]
+    /// The header is missing.
+    #[error("log is empty; the first line must name the columns step, x_1, ..., x_d, reward")]
     Empty,
     /// A column is missing.
-    #[error("column {0} is missing: the first line must name step, x_1, ..., x_d, reward")]
+    #[error("column {0} is missing; the first line must name step, x_1, ..., x_d, reward")]
     Missing(String),
-    /// A column is not known.
-    #[error("column {0} is not known: there are step, x_1, ..., x_d and reward")]
+    /// A column is unknown.
+    #[error("unknown column {0}; expected step, x_1, ..., x_d, reward")]
     Unknown(String),
-    /// A line has more or fewer fields than there are names.
-    #[error("line {line} has {found} fields, but {expected} columns are named")]
+    /// A line has more or fewer fields than the header.
+    #[error("line {line} has {found} fields, but the header has {expected}")]
     Fields {
-        /// The line, from 1.
+        /// Number of the line.
         line: usize,
-        /// The number of its fields.
+        /// Number of fields of the line.
         found: usize,
-        /// The number of names.
+        /// Number of fields of the header.
         expected: usize,
     },
-    /// A field is no finite number.
-    #[error("line {line}: '{field}' is no finite number")]
+    /// A field is not a finite number.
+    #[error("line {line}: '{field}' is not a finite number")]
     Number {
-        /// The line, from 1.
+        /// Number of the line.
         line: usize,
         /// The field.
         field: String,
     },
-    /// An action is too long.
-    #[error("line {line}: the action's norm is {norm:.6}, above 1; scale all actions of the log down")]
+    /// An action has a norm above 1.
+    #[error("line {line}: norm of the action is {norm:.6}; scale all actions of the log to at most 1")]
     Norm {
-        /// The line, from 1.
+        /// Number of the line.
         line: usize,
         /// ‖x‖₂.
         norm: f64,
     },
     /// A reward is not within [−1, 1].
-    #[error("line {line}: the reward is {reward}, but bounded rewards are within [-1, 1]")]
+    #[error("line {line}: reward is {reward}, but bounded rewards must be within [-1, 1]")]
     Reward {
-        /// The line, from 1.
+        /// Number of the line.
         line: usize,
         /// The reward.
         reward: f32,
     },
-    /// A reward is beyond what can be added up.
-    #[error("line {line}: the reward is {reward:e}; scale all rewards of the log down to at most {MAX_REWARD:e}")]
+    /// A reward is too large to be summed up.
+    #[error("line {line}: reward is {reward:e}; scale all rewards of the log to at most {MAX_REWARD:e}")]
     Huge {
-        /// The line, from 1.
+        /// Number of the line.
         line: usize,
         /// The reward.
         reward: f32,
     },
-    /// There is no step.
-    #[error("the file has no steps")]
+    /// The log has no line after the header.
+    #[error("log has no steps")]
     NoSteps,
 }
 
 impl Log {
-    /// Reads a log; with `bounded` its rewards must be within [−1, 1].
+    /// Parses a log. With `bounded`, rewards must be within [−1, 1].
     ///
     /// # Errors
     /// See [`LogError`].
@@ -141,17 +141,17 @@ impl Log {
         Ok(log)
     }
 
-    /// d.
+    /// Returns d.
     pub fn dimension(&self) -> usize {
         self.dimension
     }
 
-    /// The number of decision sets.
+    /// Returns the number of decision sets.
     pub fn sets(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The actions of a decision set with their rewards.
+    /// Returns the actions of a decision set with their rewards.
     pub fn set(&self, index: usize) -> impl Iterator<Item = (&[f32], f32)> {
         let width = self.dimension + 1;
         let rows = &self.rows[self.starts[index] * width..self.starts[index + 1] * width];
@@ -159,7 +159,7 @@ impl Log {
     }
 }
 
-/// Where the columns stand.
+/// Positions of the columns.
 struct Columns {
     count: usize,
     step: usize,

@@ -1,32 +1,32 @@
-//! One run: a fleet, its controller and its attackers.
+//! A simulated run: a fleet, its controller and its attackers.
 
 use fedbandit_core::wire::max_frame_len;
 use fedbandit_core::{Model, Rewards};
 use nalgebra::DVector;
 use rand_pcg::rand_core::Rng;
 
-use super::attack::Message;
 use super::attackers::Attackers;
 use super::config::SimulationConfig;
 use super::environment::World;
-use super::fleet::{Conduct, Fleet, Models, Stretch, Tally, fleet};
+use super::fleet::{Conduct, EpisodeSteps, Fleet, Models, Tally, fleet};
+use super::forged_summary::ForgedSummary;
 use super::outcome::{MAX_TRACE_LEN, Outcome, Trace};
 use super::replay::Logs;
-use crate::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
-use crate::algorithm::{Controller, Counts};
-use crate::algorithm::{ControllerConfig, SetupError};
-use crate::algorithm::{Estimate, ModelParameters, Rule};
+use crate::algorithm::{
+    AgentId, Controller, ControllerConfig, Counts, ModelParameters, NoPrivacy, Privatise, Rule, SetupError, Streams,
+};
 use crate::config::{AggregatorName, ConfigError};
 use crate::math::rng::{Purpose, generator};
 use crate::math::symmetric;
 use crate::privacy::{Private, Seed};
 
-/// Runs a configuration with a seed; `logs` has what `replay` replays. `progress` is told agent-steps.
+/// Runs a configuration with a seed. `logs` contains the log that `replay` replays, and `progress` is called with numbers of
+/// agent-steps.
 ///
 /// The result does not depend on the number of threads.
 ///
 /// # Errors
-/// The configuration makes no sense.
+/// The configuration is invalid.
 pub fn simulate(
     config: &SimulationConfig,
     logs: &Logs,
@@ -36,18 +36,20 @@ pub fn simulate(
     config.validate()?;
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
     let counts = match config.run.aggregator {
-        AggregatorName::Solo => simulation.alone()?,
-        _ => simulation.together()?,
+        AggregatorName::Solo => simulation.run_solo()?,
+        _ => simulation.run_configured_rule()?,
     };
     Ok(simulation.outcome(&counts))
 }
 
-/// [`run`] with rules of your own: one that `rule` makes is the controller's, and attackers who try messages out try them on
-/// another one. The configured aggregator still tells [who takes part](AggregatorName::is_oracle), how episodes begin and whether
-/// liars are dropped, and gives its name to the outcome.
+/// As [`simulate`], with a custom rule. `rule` creates two instances: one for the controller, and one on which attackers try
+/// messages.
+///
+/// The configured aggregator still determines [which agents take part](AggregatorName::is_oracle), the first episodes, the
+/// admission level and the name in the outcome.
 ///
 /// # Errors
-/// The configuration makes no sense, wants privacy, or is of `solo`, which has no controller.
+/// The configuration is invalid, is private, or has the aggregator `solo`, which has no controller.
 pub fn simulate_rule(
     config: &SimulationConfig,
     logs: &Logs,
@@ -57,14 +59,14 @@ pub fn simulate_rule(
 ) -> Result<Outcome, ConfigError> {
     config.validate()?;
     if config.run.privacy.is_some() {
-        return Err(ConfigError::new("privacy", "a rule of your own is for streams without noise"));
+        return Err(ConfigError::new("privacy", "not available with a custom rule"));
     }
     if config.run.aggregator == AggregatorName::Solo {
-        return Err(ConfigError::new("aggregator", "solo sends nothing that a rule of your own could take in"));
+        return Err(ConfigError::new("aggregator", "solo has no controller that could use a custom rule"));
     }
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
-    let attackers = simulation.attackers()?.on(rule());
-    let counts = simulation.with_controller(rule(), attackers, NoPrivacy::new)?;
+    let attackers = simulation.attackers()?.with_rule(rule());
+    let counts = simulation.run_controller(rule(), attackers, NoPrivacy::new)?;
     Ok(simulation.outcome(&counts))
 }
 
@@ -72,15 +74,15 @@ struct Simulation<'a> {
     config: &'a SimulationConfig,
     seed: u64,
     progress: &'a (dyn Fn(u64) + Sync),
-    setting: ControllerConfig,
+    controller_config: ControllerConfig,
     theta: DVector<f64>,
-    knows_theta: bool,
+    has_true_theta: bool,
     fleet: Box<dyn Fleet>,
-    /// Whether a device is corrupted.
+    /// True for each corrupted device.
     corrupted: Vec<bool>,
     honest_tally: Tally,
     attacked_tally: Tally,
-    first_episode: f64,
+    first_episode_regret: f64,
     trace: Vec<Trace>,
     width_ratio_max: f64,
     theta_error: f64,
@@ -98,8 +100,8 @@ impl<'a> Simulation<'a> {
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Result<Self, ConfigError> {
         let world = World::new(config, logs, seed)?;
-        let setting = config.resolve().controller_config()?;
-        // The oracle's devices are the honest ones, with the draws that they have in every other run.
+        let controller_config = config.resolve().controller_config()?;
+        // The oracle has the honest devices only, with the same draws as in every other run.
         let corrupted = corrupted(config, seed);
         let oracle = config.run.aggregator.is_oracle();
         let devices: Vec<usize> = (0..config.run.agents).filter(|device| !(oracle && corrupted[*device])).collect();
@@ -107,14 +109,14 @@ impl<'a> Simulation<'a> {
             config,
             seed,
             progress,
-            setting,
+            controller_config,
             theta: DVector::from_column_slice(&world.theta),
-            knows_theta: world.knows_theta(),
+            has_true_theta: world.has_true_theta(),
             corrupted: devices.iter().map(|device| corrupted[*device]).collect(),
-            fleet: fleet(world, &devices, seed, setting.rewards()),
+            fleet: fleet(world, &devices, seed, controller_config.rewards()),
             honest_tally: Tally::default(),
             attacked_tally: Tally::default(),
-            first_episode: 0.0,
+            first_episode_regret: 0.0,
             trace: Vec::new(),
             width_ratio_max: 0.0,
             theta_error: 0.0,
@@ -126,36 +128,35 @@ impl<'a> Simulation<'a> {
     }
 
     fn attackers(&self) -> Result<Attackers, ConfigError> {
-        Attackers::new(self.config, self.seed, self.setting, self.theta.as_slice(), &self.corrupted)
+        Attackers::new(self.config, self.seed, self.controller_config, self.theta.as_slice(), &self.corrupted)
     }
 
-    /// The agents and their controller.
-    fn together(&mut self) -> Result<Counts, ConfigError> {
+    fn run_configured_rule(&mut self) -> Result<Counts, ConfigError> {
         let attackers = self.attackers()?;
-        let rules = self.config.resolve();
-        let Some(plan) = rules.plan(self.seed)? else {
-            return self.with_controller(rules.rule(self.seed)?, attackers, NoPrivacy::new);
+        let resolved = self.config.resolve();
+        let Some(plan) = resolved.plan(self.seed)? else {
+            return self.run_controller(resolved.rule(self.seed)?, attackers, NoPrivacy::new);
         };
-        let (groups, key) = (rules.groups(self.seed)?, Seed(self.seed));
-        self.with_controller(rules.rule_on_units()?, attackers, |agents, _| match &groups {
+        let (groups, key) = (resolved.groups(self.seed)?, Seed(self.seed));
+        self.run_controller(resolved.rule_on_units()?, attackers, |agents, _| match &groups {
             Some(groups) => Private::groups(plan, key, agents, groups),
             None => Private::agents(plan, key, agents),
         })
     }
 
-    fn with_controller<P: Privatise, E: Into<SetupError>>(
+    fn run_controller<P: Privatise, E: Into<SetupError>>(
         &mut self,
         rule: Box<dyn Rule + Send>,
         mut attackers: Attackers,
         privatise: impl FnOnce(usize, usize) -> Result<P, E>,
     ) -> Result<Counts, ConfigError> {
         let enrolled = (0..self.corrupted.len()).map(|agent| AgentId(agent as u32));
-        let mut controller = Controller::new(self.setting, enrolled, rule, privatise)?;
+        let mut controller = Controller::new(self.controller_config, enrolled, rule, privatise)?;
         while let Some(model) = controller.model() {
-            let (episode, estimate) = (model.episode, controller.estimate());
-            let conduct = attackers.conduct(episode);
+            let (episode, lambda) = (model.episode, controller.estimate().lambda);
+            let conduct = attackers.draw_conduct(episode);
             self.models += self.corrupted.len() as u64;
-            self.play(&conduct, episode, Models::Broadcast(model), Some(estimate));
+            self.run_episode(&conduct, episode, Models::Broadcast(model), Some(lambda));
             attackers.prepare(&mut *self.fleet, episode, &conduct);
             for (row, conduct) in conduct.iter().enumerate() {
                 self.messages += attackers.send(&*self.fleet, &mut controller, episode, row, *conduct);
@@ -165,98 +166,97 @@ impl<'a> Simulation<'a> {
         Ok(controller.counts().clone())
     }
 
-    /// Every agent by itself, with its own sums.
-    fn alone(&mut self) -> Result<Counts, ConfigError> {
+    /// Runs each agent alone, with its own sums.
+    fn run_solo(&mut self) -> Result<Counts, ConfigError> {
         let mut rule = self.config.resolve().rule_on_units()?;
         let d = self.config.run.dim;
         let sums = (0..self.corrupted.len()).map(|_| Streams::zeros(1, d)).collect::<Result<Vec<_>, _>>();
         let mut sums = sums.map_err(SetupError::from)?;
         let mut attackers = self.attackers()?;
         let mut counts = Counts::default();
-        let mut own: Vec<ModelParameters> = Vec::new();
-        for episode in 1..=self.setting.episodes.count() {
-            for (row, sums) in sums.iter().enumerate() {
+        for episode in 1..=self.controller_config.episodes.count() {
+            let mut own: Vec<ModelParameters> = Vec::new();
+            for sums in &sums {
                 let estimate = rule.estimate(sums, episode).map_err(SetupError::from)?;
                 counts.repaired += u64::from(estimate.raised > 0);
-                match (estimate.parameters, own.get_mut(row)) {
-                    (Some(parameters), Some(own)) => *own = parameters,
-                    (Some(parameters), None) => own.push(parameters),
-                    (None, _) => return Err(ConfigError::new("schedule", "it gives no usable model")),
-                }
+                let invalid = || ConfigError::new("schedule", "gives a model that no device accepts");
+                own.push(estimate.parameters.ok_or_else(invalid)?);
             }
-            let conduct = attackers.conduct(episode);
-            self.play(&conduct, episode, Models::Own(&own), None);
+            let conduct = attackers.draw_conduct(episode);
+            self.run_episode(&conduct, episode, Models::Own(&own), None);
             for (row, sums) in sums.iter_mut().enumerate() {
-                let Message { gram, feature_sum } = Message::own(self.fleet.summaries(), row);
+                let ForgedSummary { gram, feature_sum } = ForgedSummary::own(self.fleet.summaries(), row);
                 sums.add(0, &gram, &feature_sum);
             }
         }
-        self.judge_own(&own);
         Ok(counts)
     }
 
-    fn play(&mut self, conduct: &[Conduct], episode: u32, models: Models<'_>, estimate: Option<&Estimate>) {
-        let before = self.setting.episodes.steps_before(episode);
+    fn run_episode(&mut self, conduct: &[Conduct], episode: u32, models: Models<'_>, lambda: Option<f64>) {
+        let episodes = self.controller_config.episodes;
+        let before = episodes.steps_before(episode);
         let start = u32::try_from(before).unwrap_or(u32::MAX);
-        let episode_len = self.setting.episodes.length(episode);
-        let steps = episode_len.min(self.config.run.steps.saturating_sub(start));
-        let width_ratio = match &models {
-            Models::Broadcast(model) if self.knows_theta => Some(self.width_ratio(model)),
-            _ => None,
-        };
-        let beta = match &models {
-            Models::Broadcast(model) => Some(f64::from(model.beta)),
-            Models::Own(..) => None,
+        let episode_len = episodes.length(episode);
+        let count = episode_len.min(self.config.run.steps.saturating_sub(start));
+        let worst_ratio = self.has_true_theta.then(|| self.measure_errors(episode, &models));
+        let (beta, width_ratio) = match &models {
+            Models::Broadcast(model) => (Some(f64::from(model.beta)), worst_ratio),
+            Models::Own(_) => (None, None),
         };
         let late = self.config.run.steps / 2;
-        let played = self.fleet.play(models, conduct, Stretch { episode, episode_len, start, steps, late });
-        self.cpu_seconds += played.cpu_seconds;
-        for (tally, corrupted) in played.tallies.iter().zip(&self.corrupted) {
+        let steps = EpisodeSteps { episode, episode_len, start, count, late };
+        let result = self.fleet.run_episode(models, conduct, steps);
+        self.cpu_seconds += result.cpu_seconds;
+        for (tally, corrupted) in result.tallies.iter().zip(&self.corrupted) {
             if *corrupted { self.attacked_tally.add(tally) } else { self.honest_tally.add(tally) }
         }
         if episode == 1 {
-            self.first_episode = self.honest_tally.regret;
-        } else {
-            self.width_ratio_max = self.width_ratio_max.max(width_ratio.unwrap_or(0.0));
+            self.first_episode_regret = self.honest_tally.regret;
         }
-        let agent_steps = u64::from(steps) * conduct.len() as u64;
+        let agent_steps = u64::from(count) * conduct.len() as u64;
         self.agent_steps += agent_steps;
         (self.progress)(agent_steps);
-        let every = self.setting.episodes.count().div_ceil(MAX_TRACE_LEN as u32);
-        if episode.is_multiple_of(every) || episode == self.setting.episodes.count() {
+        let every = episodes.count().div_ceil(MAX_TRACE_LEN as u32);
+        if episode.is_multiple_of(every) || episode == episodes.count() {
             self.trace.push(Trace {
                 episode,
-                steps: before + u64::from(steps),
+                steps: before + u64::from(count),
                 regret: self.honest_tally.regret,
                 random: self.honest_tally.random,
-                lambda: estimate.map(|estimate| estimate.lambda),
+                lambda,
                 beta,
                 width_ratio,
             });
         }
     }
 
-    /// ‖θ_k − θ*‖_Λ/β_k. Keeps ‖θ_k − θ*‖₂.
-    fn width_ratio(&mut self, model: &Model<'_>) -> f64 {
+    /// Measures the broadcast model, or the models of all honest agents. Sets the mean error and returns the largest width
+    /// ratio.
+    fn measure_errors(&mut self, episode: u32, models: &Models<'_>) -> f64 {
+        let errors: Vec<(f64, f64)> = match models {
+            Models::Broadcast(model) => vec![self.error_and_width_ratio(model)],
+            Models::Own(own) => {
+                let honest = own.iter().zip(&self.corrupted).filter(|(_, corrupted)| !**corrupted);
+                let models = honest.map(|(parameters, _)| parameters.model(episode, 1, Rewards::Unbounded));
+                models.map(|model| self.error_and_width_ratio(&model)).collect()
+            }
+        };
+        self.theta_error = errors.iter().map(|(error, _)| error).sum::<f64>() / errors.len() as f64;
+        let worst = errors.iter().map(|(_, ratio)| *ratio).fold(0.0, f64::max);
+        if episode > 1 {
+            self.width_ratio_max = self.width_ratio_max.max(worst);
+        }
+        worst
+    }
+
+    /// Returns ‖θ − θ*‖₂ and ‖θ − θ*‖_Λ/β of a model.
+    fn error_and_width_ratio(&self, model: &Model<'_>) -> (f64, f64) {
         let theta = DVector::from_iterator(self.theta.len(), model.theta.iter().map(f64::from));
         let error = theta - &self.theta;
-        self.theta_error = error.norm();
         let design: Vec<f64> = model.design.iter().map(f64::from).collect();
         let scaled: Vec<f64> = symmetric::scaled(&design, self.theta.len()).collect();
         let image = DVector::from_vec(symmetric::product(&scaled, error.as_slice()));
-        error.dot(&image).max(0.0).sqrt() / f64::from(model.beta)
-    }
-
-    /// The mean error of the honest agents' own models, and the largest ratio.
-    fn judge_own(&mut self, own: &[ModelParameters]) {
-        let mut errors = Vec::new();
-        let corrupted = self.corrupted.clone();
-        for (parameters, _) in own.iter().zip(corrupted).filter(|(_, corrupted)| !corrupted) {
-            let ratio = self.width_ratio(&parameters.model(1, 1, Rewards::Unbounded));
-            self.width_ratio_max = self.width_ratio_max.max(ratio);
-            errors.push(self.theta_error);
-        }
-        self.theta_error = errors.iter().sum::<f64>() / errors.len() as f64;
+        (error.norm(), error.dot(&image).max(0.0).sqrt() / f64::from(model.beta))
     }
 
     fn outcome(self, counts: &Counts) -> Outcome {
@@ -273,13 +273,14 @@ impl<'a> Simulation<'a> {
             regret: honest.regret,
             regret_random: honest.random,
             regret_oracle: config.run.aggregator.is_oracle().then_some(honest.regret),
-            after_first_episode: honest.regret - self.first_episode,
+            after_first_episode: honest.regret - self.first_episode_regret,
             total: honest.regret / honest.random,
             late: honest.late_regret / honest.late_random,
             attacked_regret: attacked.regret,
             attacked_total: (attacked.random > 0.0).then(|| attacked.regret / attacked.random),
-            theta_error: self.knows_theta.then_some(self.theta_error),
-            width_ratio_max: self.knows_theta.then_some(self.width_ratio_max),
+            robust_regret: honest.regret + attacked.regret,
+            theta_error: self.has_true_theta.then_some(self.theta_error),
+            width_ratio_max: self.has_true_theta.then_some(self.width_ratio_max),
             bytes_up: self.messages * max_frame_len(config.run.dim) as u64,
             bytes_down: self.models * max_frame_len(config.run.dim) as u64,
             rejected: rejected.collect(),
@@ -290,7 +291,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// Who is corrupted: those with the least of a number that is drawn for each.
+/// Draws the corrupted agents: those with the smallest of one random number each.
 fn corrupted(config: &SimulationConfig, seed: u64) -> Vec<bool> {
     let mut rng = generator(seed, Purpose::World, 1);
     let mut order: Vec<(u64, usize)> = (0..config.run.agents).map(|device| (rng.next_u64(), device)).collect();
@@ -298,4 +299,158 @@ fn corrupted(config: &SimulationConfig, seed: u64) -> Vec<bool> {
     let mut corrupted = vec![false; config.run.agents];
     order.iter().take(config.corrupted()).for_each(|(_, device)| corrupted[*device] = true);
     corrupted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use fedbandit_core::{Agent, Prior};
+    use nalgebra::DMatrix;
+    use rand_pcg::Pcg64;
+
+    use super::*;
+    use crate::config::RunConfig;
+    use crate::simulation::Attack;
+    use crate::simulation::environment::Context;
+
+    const D: usize = 2;
+    const SEED: u64 = 5;
+
+    fn config(aggregator: AggregatorName, attack: Attack) -> SimulationConfig {
+        let run = RunConfig { agents: 10, dim: D, steps: 256, aggregator, ..RunConfig::default() };
+        SimulationConfig { run, attack, ..SimulationConfig::default() }
+    }
+
+    /// A device that selects alone, step by step.
+    struct NaiveDevice {
+        number: u64,
+        agent: Agent<D>,
+        draws: Pcg64,
+        attacked: Pcg64,
+    }
+
+    impl NaiveDevice {
+        fn fleet(agents: usize) -> Vec<Self> {
+            let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
+            let device = |number| Self {
+                number,
+                agent: Agent::new(&prior).unwrap(),
+                draws: generator(SEED, Purpose::Agent, number),
+                attacked: generator(SEED, Purpose::Attacked, number),
+            };
+            (0..agents as u64).map(device).collect()
+        }
+
+        /// Runs an episode. Returns the regret over the steps with true rewards, then U and u.
+        fn run(
+            &mut self,
+            world: &World,
+            model: &Model<'_>,
+            steps: Range<u32>,
+            fakes: bool,
+        ) -> (f64, DMatrix<f64>, DVector<f64>) {
+            let (mut regret, mut gram, mut sum) = (0.0, DMatrix::zeros(D, D), DVector::zeros(D));
+            let mut context = Context::<D>::new();
+            self.agent.begin(model).unwrap();
+            for step in steps {
+                world.draw(self.number, step, &mut self.draws, &mut context);
+                let chosen = self.agent.select(&context.arms).unwrap().index;
+                let mean = context.expected_rewards[chosen];
+                let faked = fakes && self.attacked.next_u32() >> 31 == 1;
+                let reward = world.reward(mean, faked, &mut self.draws);
+                let x = DVector::from_iterator(D, context.arms[chosen].iter().copied().map(f64::from));
+                gram += &x * x.transpose();
+                sum += x * f64::from(reward);
+                regret += if faked { 0.0 } else { context.best_and_random().0 - mean };
+            }
+            self.agent.finish();
+            (regret, gram, sum)
+        }
+    }
+
+    /// Computes R_T by its definition: over all agents and all steps on which the agent is not attacked.
+    fn naive_robust_regret(config: &SimulationConfig) -> f64 {
+        let world = World::new(config, &Logs::new(), SEED).unwrap();
+        let (resolved, corrupted) = (config.resolve(), corrupted(config, SEED));
+        let controller_config = resolved.controller_config().unwrap();
+        let (enrolled, rule) = ((0..10).map(AgentId), resolved.rule(SEED).unwrap());
+        let mut controller = Controller::new(controller_config, enrolled, rule, NoPrivacy::new).unwrap();
+        let mut devices = NaiveDevice::fleet(10);
+        let mut attackers = generator(SEED, Purpose::Attacker, 0);
+        let (mut regret, mut start) = (0.0, 0);
+        while let Some(model) = controller.model() {
+            let (episode, length) = (model.episode, f64::from(model.episode_len));
+            let end = config.run.steps.min(start + model.episode_len);
+            let mut messages = Vec::new();
+            for (device, corrupted) in devices.iter_mut().zip(&corrupted) {
+                let fakes = *corrupted && config.attack == Attack::FakeParameter;
+                let attacked = *corrupted && config.attack == Attack::Intermittent && attackers.next_u32() >> 31 == 0;
+                let (lost, gram, sum) = device.run(&world, &model, start..end, fakes);
+                regret += if attacked { 0.0 } else { lost };
+                messages.push((attacked, gram, sum));
+            }
+            let honest = messages.iter().zip(&corrupted).filter(|(_, corrupted)| !**corrupted);
+            let mean = honest.map(|((_, gram, _), _)| gram).sum::<DMatrix<f64>>() / 7.0;
+            let forged = DVector::from_column_slice(&world.theta).normalize() * (-10.0 * length);
+            for (agent, (attacked, gram, sum)) in (0..).map(AgentId).zip(&messages) {
+                let (gram, sum) = if *attacked { (&mean, &forged) } else { (gram, sum) };
+                controller.receive_matrix(agent, episode, gram.as_slice(), sum.as_slice()).unwrap();
+            }
+            controller.close_episode().unwrap();
+            start = end;
+        }
+        regret
+    }
+
+    #[test]
+    fn robust_regret_covers_all_steps_that_are_not_attacked() {
+        for attack in [Attack::Intermittent, Attack::FakeParameter] {
+            let config = config(AggregatorName::GeometricMedian, attack);
+            let outcome = simulate(&config, &Logs::new(), SEED, &|_| {}).unwrap();
+            let expected = naive_robust_regret(&config);
+            let relative = outcome.robust_regret / expected - 1.0;
+            assert!(relative.abs() < 1e-6, "{attack}: got {}, expected {expected}", outcome.robust_regret);
+            assert!(outcome.regret < 0.95 * expected, "{attack}: attacked agents have unattacked steps");
+        }
+    }
+
+    /// Ridge regression by its definition, with β of Abbasi-Yadkori et al. Corrupted agents, whose rewards are faked, do not
+    /// count.
+    #[test]
+    fn solo_width_ratio_is_the_largest_over_all_episodes_and_honest_agents() {
+        let config = config(AggregatorName::Solo, Attack::FakeParameter);
+        let world = World::new(&config, &Logs::new(), SEED).unwrap();
+        let theta_star = DVector::from_column_slice(&world.theta);
+        let episodes = config.resolve().controller_config().unwrap().episodes;
+        let (mut largest, mut largest_of_last) = (0.0_f64, 0.0_f64);
+        let honest =
+            NaiveDevice::fleet(10).into_iter().zip(corrupted(&config, SEED)).filter(|(_, corrupted)| !corrupted);
+        for (mut device, _) in honest {
+            let (mut design, mut sum, mut start) = (DMatrix::identity(D, D), DVector::zeros(D), 0);
+            for k in 1..=episodes.count() {
+                let theta = design.clone().try_inverse().unwrap() * &sum;
+                let beta = 0.5 * (D as f64 * (f64::from(1 + start) / config.run.delta).ln()).sqrt() + 1.0;
+                let error = &theta - &theta_star;
+                let ratio = error.dot(&(&design * &error)).sqrt() / beta;
+                if k > 1 {
+                    largest = largest.max(ratio);
+                }
+                if k == episodes.count() {
+                    largest_of_last = largest_of_last.max(ratio);
+                }
+                let parameters = ModelParameters::new(&theta, &design, beta).unwrap();
+                let end = config.run.steps.min(start + episodes.length(k));
+                let model = parameters.model(k, episodes.length(k), Rewards::Unbounded);
+                let (_, gram, feature_sum) = device.run(&world, &model, start..end, false);
+                design += gram;
+                sum += feature_sum;
+                start = end;
+            }
+        }
+        let outcome = simulate(&config, &Logs::new(), SEED, &|_| {}).unwrap();
+        let ratio = outcome.width_ratio_max.unwrap();
+        assert!((ratio / largest - 1.0).abs() < 1e-3, "got {ratio}, expected {largest}");
+        assert!(largest_of_last < 0.95 * largest, "the last models do not have the largest ratio: {largest_of_last}");
+    }
 }

@@ -1,28 +1,28 @@
-//! Agents that hold the same model choose together, with their actions side by side in vector registers.
+//! Selection for agents that hold the same model, with actions side by side in vector registers.
 
 use fedbandit_core::{Action, Agent, SelectError};
 use pulp::{Arch, Simd, WithSimd};
 
-/// Actions side by side: as many as one register of AVX2 has room for.
+/// Number of actions side by side, which fill one AVX2 register.
 const LANES: usize = 8;
 
-/// Decision sets, one after the other, as [`select_all`] reads them.
+/// Decision sets in the layout of [`select_all`].
 #[derive(Clone, Debug, Default)]
 pub struct DecisionSets<const D: usize> {
-    /// Entry j of action 8·b + i is `blocks[b][j][i]`; after the last action stand zeros.
+    /// Entry j of action 8·b + i is `blocks[b][j][i]`. The last block is padded with zeros.
     blocks: Vec<[[f32; LANES]; D]>,
     actions: usize,
-    /// Where each set ends.
+    /// End of each set, in actions.
     ends: Vec<usize>,
 }
 
 impl<const D: usize> DecisionSets<D> {
-    /// No sets.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Self { blocks: Vec::new(), actions: 0, ends: Vec::new() }
     }
 
-    /// Forgets all sets, and keeps their memory.
+    /// Removes all sets, keeping their memory.
     pub fn clear(&mut self) {
         self.blocks.clear();
         self.actions = 0;
@@ -47,10 +47,10 @@ impl<const D: usize> DecisionSets<D> {
     }
 }
 
-/// What [`Agent::select`] chooses from each decision set, by its index: `choices` becomes that. `scores` is scratch.
+/// Writes the index that [`Agent::select`] chooses from each decision set to `choices`. `scores` is scratch memory.
 ///
 /// # Errors
-/// As [`Agent::select`], of the first set that it refuses.
+/// As [`Agent::select`], for the first set that it rejects.
 pub fn select_all<const D: usize>(
     agent: &Agent<D>,
     sets: &DecisionSets<D>,
@@ -64,25 +64,25 @@ pub fn select_all<const D: usize>(
     for (choice, end) in choices.iter_mut().zip(&sets.ends) {
         *choice = match best(&scores[start..*end]) {
             Some(best) => best,
-            None => refuse(agent, sets, start, *end)?,
+            None => select_one(agent, sets, start, *end)?,
         };
         start = *end;
     }
     Ok(())
 }
 
-/// The index of the largest score, the first of equals; none if there is no score, or one of them is NaN.
+/// Returns the index of the first largest score, or `None` if there is no score or one of them is NaN.
 fn best(scores: &[f32]) -> Option<usize> {
-    // Branches that guess wrong cost more than to look twice.
+    // Two passes without branches are faster than one with mispredicted branches.
     let largest =
         scores.iter().fold(f32::NEG_INFINITY, |largest, score| if *score > largest { *score } else { largest });
     let numbers = scores.iter().fold(true, |numbers, score| numbers & !score.is_nan());
     scores.iter().position(|score| *score == largest).filter(|_| numbers)
 }
 
-/// What [`Agent::select`] says of a set.
+/// Returns the choice or the error of [`Agent::select`].
 #[cold]
-fn refuse<const D: usize>(
+fn select_one<const D: usize>(
     agent: &Agent<D>,
     sets: &DecisionSets<D>,
     start: usize,
@@ -92,7 +92,7 @@ fn refuse<const D: usize>(
     Ok(agent.select((start..end).map(action))?.index)
 }
 
-/// The scores of all blocks.
+/// Computation of the scores of all blocks.
 struct Scores<'a, const D: usize> {
     agent: &'a Agent<D>,
     blocks: &'a [[[f32; LANES]; D]],
@@ -102,7 +102,7 @@ struct Scores<'a, const D: usize> {
 impl<const D: usize> WithSimd for Scores<'_, D> {
     type Output = ();
 
-    // Compiled for the instruction set of S, which it names nowhere.
+    // Inlined, the body is compiled for the instruction set of S.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for (block, scores) in self.blocks.iter().zip(self.scores.as_chunks_mut().0) {
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent with a random model: Λ = I + Σ xxᵀ over three vectors, θ one of them.
+    /// Returns an agent with a random model: Λ = I + Σ xxᵀ over three vectors, and θ one of them.
     fn agent<const D: usize>(rng: &mut Pcg64) -> Agent<D> {
         let vectors: [Action<D>; 3] = std::array::from_fn(|_| vector(rng));
         let product = |i: usize, j: usize| vectors.iter().map(|x| x[i] * x[j]).sum::<f32>();
@@ -137,8 +137,8 @@ mod tests {
         project(&Action::from_fn(|_, _| StandardNormal.sample(rng)))
     }
 
-    /// Together as alone: the first of equals, whatever the sizes of the sets.
-    fn chooses_as_one<const D: usize>() {
+    /// Compares choices and scores with those of `Agent::select_one_by_one`. Each set contains equal actions.
+    fn compare_with_single_selection<const D: usize>() {
         let mut rng = Pcg64::seed_from_u64(D as u64);
         let (mut sets, mut scores, mut choices) = (DecisionSets::new(), Vec::new(), Vec::new());
         for _ in 0..200 {
@@ -152,25 +152,24 @@ mod tests {
             sets.clear();
             drawn.iter().for_each(|set| sets.push(set));
             select_all(&agent, &sets, &mut scores, &mut choices).unwrap();
-            let alone: Vec<usize> = drawn.iter().map(|set| agent.select_one_by_one(set).unwrap().index).collect();
-            assert_eq!(choices, alone);
-            // The bits are the same, too.
+            let single: Vec<usize> = drawn.iter().map(|set| agent.select_one_by_one(set).unwrap().index).collect();
+            assert_eq!(choices, single);
             let all: Vec<f32> = drawn.iter().flatten().map(|action| agent.score(action).unwrap()).collect();
             assert!(scores.iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()));
         }
     }
 
     #[test]
-    fn together_as_alone() {
-        chooses_as_one::<1>();
-        chooses_as_one::<2>();
-        chooses_as_one::<5>();
-        chooses_as_one::<8>();
-        chooses_as_one::<32>();
+    fn joint_selection_equals_single_selection() {
+        compare_with_single_selection::<1>();
+        compare_with_single_selection::<2>();
+        compare_with_single_selection::<5>();
+        compare_with_single_selection::<8>();
+        compare_with_single_selection::<32>();
     }
 
     #[test]
-    fn what_is_no_action_is_refused() {
+    fn invalid_decision_sets_are_rejected() {
         let mut rng = Pcg64::seed_from_u64(3);
         let agent = agent::<3>(&mut rng);
         let good: Vec<Action<3>> = (0..9).map(|_| vector(&mut rng)).collect();
@@ -181,14 +180,14 @@ mod tests {
                 let mut sets = DecisionSets::new();
                 sets.push(&good);
                 sets.push(&set);
-                let refused = select_all(&agent, &sets, &mut Vec::new(), &mut Vec::new());
-                let Err(SelectError::Action { index, .. }) = refused else { panic!("{refused:?}") };
+                let result = select_all(&agent, &sets, &mut Vec::new(), &mut Vec::new());
+                let Err(SelectError::Action { index, .. }) = result else { panic!("{result:?}") };
                 assert_eq!(index, at);
             }
         }
         let mut sets = DecisionSets::new();
         sets.push(&[]);
-        let refused = select_all(&agent, &sets, &mut Vec::new(), &mut Vec::new());
-        assert_eq!(refused, Err(SelectError::EmptyDecisionSet));
+        let result = select_all(&agent, &sets, &mut Vec::new(), &mut Vec::new());
+        assert_eq!(result, Err(SelectError::EmptyDecisionSet));
     }
 }

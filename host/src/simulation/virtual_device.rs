@@ -1,4 +1,4 @@
-//! A virtual device for a real controller: the agent and the session of the firmware, in a simulated environment.
+//! Virtual devices for a real controller: the agent and the session of the firmware, in a simulated environment.
 
 use fedbandit_core::session::{Event, Session};
 use fedbandit_core::wire::{DecodeError, Identity, max_sealed_frame_len};
@@ -7,13 +7,17 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 
+use super::attack::Attack;
+use super::config::{SimulationConfig, unsupported_dimension};
+use super::environment::{Context, World};
+use super::fleet::for_dimensions;
+use super::replay::Logs;
 use crate::config::{ConfigError, RunConfig};
 use crate::math::rng::{Purpose, generator};
-use crate::simulation::{Attack, DIMENSIONS, Logs, Scene, SimulationConfig, World, for_dimensions};
 
 /// A virtual device of some dimension.
 pub trait VirtualDevice: Send {
-    /// Takes a frame of the controller's.
+    /// Handles a frame from the controller.
     ///
     /// # Errors
     /// The bytes are not a frame for this device.
@@ -22,53 +26,53 @@ pub trait VirtualDevice: Send {
     /// Writes the frame to send now, if any, and returns its length.
     fn poll(&mut self, now: u64, frame: &mut [u8]) -> Option<usize>;
 
-    /// Lives through the running episode, if there is a model to go by: what it is worth is counted, and its summary
-    /// waits to be sent. The last good model does after `patience` milliseconds without a new one.
+    /// Runs the steps of an episode and submits its summary, if a new model has arrived. After `patience` milliseconds
+    /// without one, the last model is used again.
     fn run_episode(&mut self, now: u64, patience: u64);
 
-    /// What it has lived through.
+    /// Returns the progress so far.
     fn progress(&self) -> DeviceProgress;
 }
 
-/// A device's life so far.
+/// Progress of a virtual device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct DeviceProgress {
-    /// Episodes lived through.
+    /// Number of episodes run.
     pub episodes: u32,
-    /// Summaries that the controller has acknowledged.
+    /// Number of summaries that the controller has acknowledged.
     pub acknowledged: u32,
-    /// The mean expected reward over the steps of the last episode.
+    /// Mean expected reward over the steps of the last episode.
     pub last_mean_worth: f64,
-    /// The same for the best actions.
+    /// Mean expected reward of the best actions on these steps.
     pub last_mean_best: f64,
-    /// Steps lived through.
+    /// Number of steps in all episodes.
     pub steps: u64,
-    /// The sum of expected rewards over these steps.
+    /// Sum of expected rewards over these steps.
     pub worth: f64,
-    /// The same for the best actions.
+    /// Sum of expected rewards of the best actions on these steps.
     pub best: f64,
 }
 
-/// What a lone attacker can do: it knows nothing of the others.
+/// Attacks that need no knowledge of other devices.
 pub const INDEPENDENT_ATTACKS: [Attack; 6] =
     [Attack::None, Attack::SignFlip, Attack::FakeParameter, Attack::Zero, Attack::Huge, Attack::Silent];
 
-/// The device of an identity in the world of a configuration and a seed, the same for all devices of a fleet. With a
-/// number of its start, larger each time, its frames are sealed.
+/// Creates the virtual device of an identity. The configuration and the seed determine the world, and must be the same for
+/// all devices of a fleet. With a boot counter, frames are sealed.
 ///
 /// # Errors
-/// The dimension is not compiled in, the attack needs to know other devices, or the log is not among `logs`.
+/// The dimension is not supported, the attack needs knowledge of other devices, or the log is not in `logs`.
 pub fn virtual_device(
     identity: Identity,
-    sealed: Option<u32>,
+    boot: Option<u32>,
     config: &SimulationConfig,
     logs: &Logs,
     seed: u64,
 ) -> Result<Box<dyn VirtualDevice>, ConfigError> {
-    if !INDEPENDENT_ATTACKS.contains(&config.attack) {
+    let attack = config.attack;
+    if !INDEPENDENT_ATTACKS.contains(&attack) {
         let names: Vec<_> = INDEPENDENT_ATTACKS.iter().map(ToString::to_string).collect();
-        let reason =
-            format!("{} needs to know the other devices; a lone one can do {}", config.attack, names.join(", "));
+        let reason = format!("{attack} needs knowledge of other devices; use one of {}", names.join(", "));
         return Err(ConfigError::new("attack", reason));
     }
     let run = RunConfig { dim: identity.dimension.into(), ..config.run };
@@ -78,20 +82,20 @@ pub fn virtual_device(
             match identity.dimension {
                 $($d => {
                     let number = u64::from(identity.agent);
-                    let session = match sealed {
+                    let session = match boot {
                         Some(boot) => Session::sealed(identity, boot),
                         None => Session::new(identity, 1),
                     };
-                    Box::new(Device::<$d, { max_sealed_frame_len($d) }>::new(number, session, world, config.attack, seed))
+                    Box::new(Device::<$d, { max_sealed_frame_len($d) }>::new(number, session, world, attack, seed))
                 })*
-                other => return Err(ConfigError::new("dim", format!("virtual devices have one of {DIMENSIONS:?}, not {other}"))),
+                other => return Err(unsupported_dimension(other.into())),
             }
         };
     }
     Ok(for_dimensions!(by_dimension))
 }
 
-/// Summaries that wait for an acknowledgement at the most.
+/// Largest number of unacknowledged summaries.
 const WINDOW: usize = 4;
 
 struct Device<const D: usize, const F: usize> {
@@ -102,10 +106,11 @@ struct Device<const D: usize, const F: usize> {
     attack: Attack,
     draws: Pcg64,
     jitter: Pcg64,
-    scene: Scene<D>,
+    context: Context<D>,
     step: u32,
+    /// True once a model was received.
     joined: bool,
-    /// When the last episode ended.
+    /// End of the last episode.
     since: u64,
     progress: DeviceProgress,
 }
@@ -121,7 +126,7 @@ impl<const D: usize, const F: usize> Device<D, F> {
             attack,
             draws: generator(seed, Purpose::Agent, number),
             jitter: generator(seed, Purpose::Attacked, number),
-            scene: Scene::new(),
+            context: Context::new(),
             step: 0,
             joined: false,
             since: 0,
@@ -129,9 +134,10 @@ impl<const D: usize, const F: usize> Device<D, F> {
         }
     }
 
-    fn reward(&mut self, worth: f64) -> f32 {
+    /// Draws the reward that the agent records.
+    fn reward(&mut self, mean: f64) -> f32 {
         let faked = self.attack == Attack::FakeParameter && self.jitter.next_u32() >> 31 == 1;
-        let reward = self.world.reward(worth, faked, &mut self.draws);
+        let reward = self.world.reward(mean, faked, &mut self.draws);
         match self.attack {
             Attack::SignFlip => -reward,
             Attack::Huge => -1e6 * reward,
@@ -160,15 +166,16 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
         let (mut worth, mut best) = (0.0, 0.0);
         let length = self.agent.episode_len();
         for _ in 0..length {
-            self.world.draw(self.number, self.step, &mut self.draws, &mut self.scene);
+            self.world.draw(self.number, self.step, &mut self.draws, &mut self.context);
             self.step = self.step.wrapping_add(1);
-            let Ok(choice) = self.agent.select(&self.scene.arms) else { continue };
-            worth += self.scene.worth[choice.index];
-            best += self.scene.best_and_random().0;
-            let reward = self.reward(self.scene.worth[choice.index]);
+            let Ok(choice) = self.agent.select(&self.context.arms) else { continue };
+            let mean = self.context.expected_rewards[choice.index];
+            worth += mean;
+            best += self.context.best_and_random().0;
+            let reward = self.reward(mean);
             if self.attack != Attack::Zero {
-                // An episode that was begun before has fewer steps left.
-                let _ = self.agent.record(&self.scene.arms[choice.index], reward);
+                // Fails if the episode was begun before and has fewer steps left.
+                let _ = self.agent.record(&self.context.arms[choice.index], reward);
             }
         }
         self.progress.episodes += 1;

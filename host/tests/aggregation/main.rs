@@ -4,4 +4,6 @@ mod geometric_median;
 mod reference;
 mod rules;
 mod symmetric;
+#[path = "../shared/uniform.rs"]
+mod uniform;
 mod whitened;

@@ -5,11 +5,9 @@ use fedbandit::math::symmetric::{is_usable, matrix, pack, raise_eigenvalues, sca
 use fedbandit_core::{Agent, Model, Prior, Rewards, VALUE_LIMIT};
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::Pcg64;
-use rand_pcg::rand_core::{Rng, SeedableRng};
+use rand_pcg::rand_core::SeedableRng;
 
-fn uniform(rng: &mut Pcg64) -> f64 {
-    (rng.next_u64() >> 11) as f64 / 9_007_199_254_740_992.0
-}
+use crate::uniform::uniform;
 
 fn random(dimension: usize, rng: &mut Pcg64) -> DMatrix<f64> {
     DMatrix::from_fn(dimension, dimension, |_, _| 2.0 * uniform(rng) - 1.0)

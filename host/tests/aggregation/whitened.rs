@@ -505,7 +505,7 @@ fn with_privacy_nobody_is_dropped() {
     let dropping = RunConfig { admission: Some(Level::Drop), ..private };
     assert_eq!(
         check(dropping).unwrap_err().to_string(),
-        "admission: with privacy nobody can be dropped for what a message said"
+        "admission: drop is not available with privacy, since exclusions would reveal what a message contained; use strict"
     );
 }
 
@@ -516,12 +516,15 @@ fn what_cannot_be_is_said() {
     let silent = RunConfig { rewards: RewardKind::Gaussian(0.0), ..whitened };
     assert_eq!(
         message(silent),
-        "rewards: whitened-filter needs a noise level R > 0, as gaussian:0.5: it tells noise from lies by that"
+        "rewards: whitened-filter needs a noise level R > 0 (e.g. gaussian:0.5) to tell noise from corruption"
     );
     let theorem = RunConfig { schedule: "theorem".parse().unwrap(), ..whitened };
-    assert_eq!(message(theorem), "schedule: no theorem of the paper is about whitened-filter");
+    assert_eq!(message(theorem), "schedule: no theorem covers whitened-filter; use calibrated");
     let krum = RunConfig { aggregator: AggregatorName::Krum, admission: Some(Level::Drop), ..RunConfig::default() };
-    assert_eq!(message(krum), "admission: krum counts on the number of agents: nobody can be dropped");
+    assert_eq!(
+        message(krum),
+        "admission: krum needs a fixed number of agents, so that none can be dropped; use strict"
+    );
 }
 
 // --- in a simulation ----------------------------------------------------------------------------------------------------

@@ -1,20 +1,18 @@
-//! Admission against eigenvalues by nalgebra, and against honest devices that do their worst.
+//! Admission against eigenvalues computed by nalgebra, and against honest devices with extreme inputs.
 
-use fedbandit::algorithm::{Admission, AdmissionError, Fault, Level, pack_symmetric};
+use fedbandit::algorithm::{Admission, AdmissionError, EpisodeLenError, Fault, Level, pack_symmetric};
 use fedbandit_core::{Action, Agent, MAX_EPISODE_LEN, Prior, Rewards, norm_squared_limit, project, rounding};
 use nalgebra::{DMatrix, DVector};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-fn uniform(rng: &mut Pcg64) -> f64 {
-    (rng.next_u64() >> 11) as f64 / 9_007_199_254_740_992.0
-}
+use crate::uniform::uniform;
 
 fn direction<const D: usize>(rng: &mut Pcg64) -> Action<D> {
     project(&(Action::from_fn(|_, _| uniform(rng) as f32 - 0.5) * 1e6))
 }
 
-/// Stretched to the largest norm that an agent accepts.
+/// Scales an action to the largest norm that an agent accepts.
 fn longest<const D: usize>(x: Action<D>) -> Action<D> {
     let agent = Agent::<D>::new(&prior(1)).unwrap();
     let mut scale = norm_squared_limit(D).sqrt();
@@ -28,7 +26,7 @@ fn prior(episode_len: u32) -> Prior {
     Prior { lambda: 1.0, beta: 1.0, episode_len, rewards: Rewards::Clipped }
 }
 
-/// Ways to fill an episode that strain its sums.
+/// Sequences of actions that strain the sums of an episode.
 const PLANS: [&str; 7] = ["repeated", "longest", "random", "falling", "rising", "mixed", "two arms"];
 
 fn step<const D: usize>(plan: &str, arms: &[Action<D>; 3], t: u32, steps: u32, rng: &mut Pcg64) -> Action<D> {
@@ -36,7 +34,7 @@ fn step<const D: usize>(plan: &str, arms: &[Action<D>; 3], t: u32, steps: u32, r
         "repeated" => arms[0],
         "longest" => arms[2],
         "random" => direction(rng),
-        // Large terms first, then terms that a large sum swallows, and the other way round.
+        // Large terms first, then terms that vanish against a large sum; and the reverse.
         "falling" => direction(rng) * 0.5_f32.powi((t * 20 / steps) as i32),
         "rising" => direction(rng) * 0.5_f32.powi(20 - (t * 20 / steps) as i32),
         "mixed" => direction::<D>(rng).map(|x| x * 10.0_f32.powi(-(uniform(rng) * 30.0) as i32)),
@@ -44,7 +42,7 @@ fn step<const D: usize>(plan: &str, arms: &[Action<D>; 3], t: u32, steps: u32, r
     }
 }
 
-/// Rewards at their bound: all equal, alternating, with the sign of a coordinate, or at random.
+/// Returns a reward at its bound: constant, alternating, with the sign of a coordinate, or random.
 fn reward<const D: usize>(kind: u32, x: &Action<D>, t: u32, rng: &mut Pcg64) -> f32 {
     match kind {
         0 => 1.0,
@@ -54,7 +52,7 @@ fn reward<const D: usize>(kind: u32, x: &Action<D>, t: u32, rng: &mut Pcg64) -> 
     }
 }
 
-fn honest_summaries_pass<const D: usize>(lengths: &[u32], largest: &mut f64) {
+fn check_honest_summaries<const D: usize>(lengths: &[u32], largest: &mut f64) {
     for (seed, &length) in lengths.iter().enumerate() {
         let levels =
             [Level::Paper, Level::Strict].map(|level| Admission::new(level, D, length, Some(1.0), true).unwrap());
@@ -98,19 +96,19 @@ fn unpack(packed: &[f64], dimension: usize) -> DMatrix<f64> {
 }
 
 #[test]
-fn no_honest_summary_is_refused() {
+fn honest_summaries_pass() {
     let mut largest = 0.0;
-    honest_summaries_pass::<1>(&[1, 2, 64, 4_096, 50_000, MAX_EPISODE_LEN], &mut largest);
-    honest_summaries_pass::<2>(&[1, 3, 100, 1_000, MAX_EPISODE_LEN], &mut largest);
-    honest_summaries_pass::<4>(&[1, 5, 64, 10_000, MAX_EPISODE_LEN], &mut largest);
-    honest_summaries_pass::<8>(&[1, 7, 64, 1_024, 30_000, MAX_EPISODE_LEN], &mut largest);
-    honest_summaries_pass::<16>(&[1, 64, 4_096], &mut largest);
-    honest_summaries_pass::<32>(&[1, 64, 1_000], &mut largest);
-    assert!((0.1..1.0).contains(&largest), "the bound is used to {largest}: never above it, and not far below it");
+    check_honest_summaries::<1>(&[1, 2, 64, 4_096, 50_000, MAX_EPISODE_LEN], &mut largest);
+    check_honest_summaries::<2>(&[1, 3, 100, 1_000, MAX_EPISODE_LEN], &mut largest);
+    check_honest_summaries::<4>(&[1, 5, 64, 10_000, MAX_EPISODE_LEN], &mut largest);
+    check_honest_summaries::<8>(&[1, 7, 64, 1_024, 30_000, MAX_EPISODE_LEN], &mut largest);
+    check_honest_summaries::<16>(&[1, 64, 4_096], &mut largest);
+    check_honest_summaries::<32>(&[1, 64, 1_000], &mut largest);
+    assert!((0.1..1.0).contains(&largest), "largest rounding error is {largest} of its bound");
 }
 
-/// The strict checks by their definition: eigenvalues, with nothing allowed for rounding.
-fn verdict(gram: &[f64], feature_sum: &[f64], length: f64, bound: Option<f64>) -> (Result<(), Fault>, f64) {
+/// Evaluates the strict checks by their definition, without tolerance. Returns the margin as well.
+fn strict_checks(gram: &[f64], feature_sum: &[f64], length: f64, bound: Option<f64>) -> (Result<(), Fault>, f64) {
     let dimension = feature_sum.len();
     let matrix = unpack(gram, dimension);
     let u = DVector::from_column_slice(feature_sum);
@@ -129,7 +127,7 @@ fn verdict(gram: &[f64], feature_sum: &[f64], length: f64, bound: Option<f64>) -
 }
 
 #[test]
-fn strict_admission_is_its_definition() {
+fn strict_admission_matches_its_definition() {
     const LENGTH: u32 = 64;
     let mut rng = Pcg64::seed_from_u64(9);
     let mut seen = [0; 4];
@@ -146,9 +144,9 @@ fn strict_admission_is_its_definition() {
             let symmetric = (&matrix + matrix.transpose()) * 0.5;
             pack_symmetric(symmetric.as_slice(), dimension).unwrap()
         });
-        let (expected, margin) = verdict(&gram, &u, LENGTH.into(), bound);
+        let (expected, margin) = strict_checks(&gram, &u, LENGTH.into(), bound);
         if margin < 10.0 * rounding::sums(LENGTH, dimension) {
-            continue; // within what is allowed for rounding
+            continue; // within the tolerance for rounding
         }
         assert_eq!(admission.check(&gram, &u), expected, "{gram:?} {u:?} {bound:?}");
         seen[match expected {
@@ -162,7 +160,7 @@ fn strict_admission_is_its_definition() {
 }
 
 #[test]
-fn faults_have_names() {
+fn each_defect_has_its_fault() {
     let strict = Admission::new(Level::Strict, 2, 64, Some(1.0), false).unwrap();
     let paper = Admission::new(Level::Paper, 2, 64, None, false).unwrap();
     let private = Admission::new(Level::Paper, 2, 64, Some(1.0), true).unwrap();
@@ -191,10 +189,12 @@ fn faults_have_names() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_errors() {
+fn invalid_settings_are_rejected() {
     let new = |length, bound, private| Admission::new(Level::Strict, 4, length, bound, private).map(|_| ());
-    assert_eq!(new(0, None, false), Err(AdmissionError::EpisodeLen(0)));
-    assert_eq!(new(65_537, None, false), Err(AdmissionError::EpisodeLen(65_537)));
+    for length in [0, 65_537] {
+        let error = EpisodeLenError { length, limit: MAX_EPISODE_LEN };
+        assert_eq!(new(length, None, false), Err(AdmissionError::EpisodeLen(error)));
+    }
     assert_eq!(new(64, Some(-1.0), false), Err(AdmissionError::RewardBound(-1.0)));
     assert_eq!(new(64, None, true), Err(AdmissionError::PrivacyNeedsBoundedRewards));
     assert_eq!(new(64, Some(2.0), true), Err(AdmissionError::PrivacyNeedsBoundedRewards));

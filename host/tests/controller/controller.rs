@@ -1,30 +1,30 @@
-//! The controller against a naive statement of Algorithm 1, against hostile messages, and with real agents.
+//! The controller against a naive implementation of Algorithm 1, against hostile messages, and with real agents.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::naive::{IsAgg, KINDS, Kind, Message, Naive, beta, geometric_median, is_mean, is_median, lambda};
-use crate::random::Random;
 use fedbandit::aggregate::{
     Aggregate, AggregateError, Aggregator, GeometricMedian, Mean, Points, ShapeError, Tolerance, objective,
 };
-use fedbandit::algorithm::{AdmissionError, Fault, Level};
-use fedbandit::algorithm::{AgentId, NoPrivacy, Privatise, Streams};
-use fedbandit::algorithm::{ClosedEpisode, Controller, Deviation};
-use fedbandit::algorithm::{ControllerConfig, Episodes, SetupError};
-use fedbandit::algorithm::{Estimate, ModelParameters, PaperRule, Rule};
-use fedbandit::algorithm::{Evidence, Schedule, Solution};
+use fedbandit::algorithm::{
+    AdmissionError, AgentId, ClosedEpisode, Controller, ControllerConfig, Deviation, EpisodeLenError, Episodes,
+    Estimate, Evidence, Fault, Level, ModelParameters, NoPrivacy, PaperRule, Privatise, Rule, Schedule, SetupError,
+    Solution, Streams,
+};
 use fedbandit::math::symmetric;
-use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
+use fedbandit_core::{Action, Agent, MAX_EPISODE_LEN, Model, Prior, Rewards, packed_len, project};
 use nalgebra::{DMatrix, DVector};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use rand_pcg::rand_core::Rng;
 
-// --- what the tests share -------------------------------------------------------------------------------------------
+use crate::naive::{IsAgg, KINDS, Kind, Message, Naive, beta, geometric_median, is_mean, is_median, lambda};
+use crate::random::Random;
 
-/// The geometric median, slowly.
+// --- helpers --------------------------------------------------------------------------------------------------------
+
+/// Slow reference implementation of the geometric median.
 #[derive(Clone, Debug)]
 struct Median;
 
@@ -43,18 +43,18 @@ fn answer(points: &Points<'_>, point: Vec<f64>) -> Result<Aggregate, AggregateEr
     Ok(Aggregate { point, objective, certified_gap: objective, passes: 1 })
 }
 
-/// T steps in episodes of 8, checked as the paper does.
-fn setting(dimension: u8, horizon: u32) -> ControllerConfig {
+/// Returns a configuration with T steps in episodes of 8 and the paper's admission checks.
+fn config(dimension: u8, horizon: u32) -> ControllerConfig {
     let episodes = Episodes::new(horizon, 8, 8).unwrap();
     ControllerConfig { dimension, episodes, level: Level::Paper, reward_bound: None, window: 0 }
 }
 
-/// Agents with gaps between their numbers, and not in order.
+/// Returns agents whose numbers have gaps and are not in order.
 fn agents(n: u32) -> Vec<AgentId> {
     (0..n).rev().map(|agent| AgentId(10 * agent + 7)).collect()
 }
 
-fn separate<A: Aggregator + Clone>(aggregator: A) -> impl Rule {
+fn paper_rule<A: Aggregator + Clone>(aggregator: A) -> impl Rule {
     PaperRule::new(aggregator.clone(), aggregator, |episode: u32| (lambda(episode), beta(episode)))
 }
 
@@ -73,21 +73,21 @@ fn pack(matrix: &DMatrix<f64>) -> Vec<f64> {
     (0..n).flat_map(|i| (i..n).map(move |j| matrix[(i, j)])).collect()
 }
 
-/// Whether a device takes the model.
-fn begin<const D: usize>(model: &Model<'_>) -> bool {
+/// Returns true if a device accepts the model.
+fn device_accepts<const D: usize>(model: &Model<'_>) -> bool {
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
     Agent::<D>::new(&prior).unwrap().begin(model).is_ok()
 }
 
 // --- Algorithm 1 ----------------------------------------------------------------------------------------------------
 
-/// Lets a test see what the rule saw.
-struct Watched<R> {
+/// Rule that records its input.
+struct RecordingRule<R> {
     rule: R,
     seen: Rc<RefCell<Option<Streams>>>,
 }
 
-impl<R: Rule> Rule for Watched<R> {
+impl<R: Rule> Rule for RecordingRule<R> {
     fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
         *self.seen.borrow_mut() = Some(streams.clone());
         self.rule.estimate(streams, episode)
@@ -98,8 +98,8 @@ impl<R: Rule> Rule for Watched<R> {
 struct Case {
     seed: u64,
     agents: u32,
-    setting: ControllerConfig,
-    /// One message in so many is malformed.
+    config: ControllerConfig,
+    /// One in this many messages is malformed.
     malformed: usize,
 }
 
@@ -108,36 +108,36 @@ fn case() -> impl Strategy<Value = Case> {
     let bound = prop_oneof![Just(None), Just(Some(1.0)), Just(Some(3.0))];
     let lengths = (0..4_u32, 0..4_u32, 1..90_u32)
         .prop_map(|(first, doublings, horizon)| Episodes::new(horizon, 1 << first, 3 << (first + doublings)).unwrap());
-    let setting =
+    let config =
         (2..6_u8, lengths, level, bound, 0..4_u32).prop_map(|(dimension, episodes, level, reward_bound, window)| {
             ControllerConfig { dimension, episodes, level, reward_bound, window }
         });
-    // An odd number of agents: their geometric median is unique.
-    (any::<u64>(), 0..5_u32, setting, 2..8_usize).prop_map(|(seed, n, setting, malformed)| Case {
+    // The geometric median of an odd number of agents is unique.
+    (any::<u64>(), 0..5_u32, config, 2..8_usize).prop_map(|(seed, n, config, malformed)| Case {
         seed,
         agents: 2 * n + 1,
-        setting,
+        config,
         malformed,
     })
 }
 
-/// Runs a controller and Algorithm 1 side by side; returns what happened.
+/// Runs a controller and the naive implementation side by side, comparing all results.
 fn side_by_side<A: Aggregator + Clone>(case: &Case, aggregator: A, is_agg: IsAgg) -> Naive {
-    let Case { seed, setting, .. } = *case;
+    let Case { seed, config, .. } = *case;
     let enrolled = agents(case.agents);
     let mut random = Random::new(seed);
     let seen = Rc::new(RefCell::new(None));
-    let rule = Watched { rule: separate(aggregator), seen: seen.clone() };
-    let mut controller = Controller::new(setting, enrolled.clone(), rule, NoPrivacy::new).unwrap();
-    let mut naive = Naive::new(setting, enrolled.len());
+    let rule = RecordingRule { rule: paper_rule(aggregator), seen: seen.clone() };
+    let mut controller = Controller::new(config, enrolled.clone(), rule, NoPrivacy::new).unwrap();
+    let mut naive = Naive::new(config, enrolled.len());
     loop {
         compare(&controller, &mut naive, &seen.borrow().clone().unwrap(), is_agg);
         for _ in 0..2 * enrolled.len() {
-            let episode = naive.k.saturating_sub(random.below(4 + setting.window as usize).saturating_sub(2) as u32)
+            let episode = naive.k.saturating_sub(random.below(4 + config.window as usize).saturating_sub(2) as u32)
                 + u32::from(random.below(10) == 0);
             let agent = Some(random.below(enrolled.len() + 1)).filter(|agent| *agent < enrolled.len());
             let kind = if random.below(case.malformed) == 0 { KINDS[random.below(KINDS.len())] } else { Kind::Honest };
-            let message = Message::new(kind, setting.dimension.into(), setting.episodes.length(episode), &mut random);
+            let message = Message::new(kind, config.dimension.into(), config.episodes.length(episode), &mut random);
             let id = agent.map_or(AgentId(1), |agent| enrolled[agent]);
             let feature_sum = message.feature_sum.as_slice();
             let outcome = if kind == Kind::Asymmetric || random.below(2) == 0 {
@@ -156,12 +156,12 @@ fn side_by_side<A: Aggregator + Clone>(case: &Case, aggregator: A, is_agg: IsAgg
             break;
         }
     }
-    assert_eq!(naive.k, setting.episodes.count() + 1);
+    assert_eq!(naive.k, config.episodes.count() + 1);
     assert_eq!((controller.counts().repaired, controller.counts().kept), (naive.repaired, 0));
     naive
 }
 
-/// Lines 3 and 4.
+/// Compares lines 3 and 4.
 fn compare(controller: &Controller<NoPrivacy, impl Rule>, naive: &mut Naive, streams: &Streams, is_agg: IsAgg) {
     let d = streams.dimension();
     let full = |scaled: &[f64]| symmetric::matrix(scaled, d);
@@ -180,16 +180,16 @@ fn compare(controller: &Controller<NoPrivacy, impl Rule>, naive: &mut Naive, str
     let (expected_design, expected_theta) = naive.solve(gram, &b);
     assert!((design(&model) - &expected_design).amax() <= 1e-7 * expected_design.amax(), "Λ");
     assert!((theta(&model) - &expected_theta).amax() <= 1e-7 * expected_theta.amax(), "θ");
-    let rewards = if naive.setting.reward_bound == Some(1.0) { Rewards::Clipped } else { Rewards::Unbounded };
+    let rewards = if naive.config.reward_bound == Some(1.0) { Rewards::Clipped } else { Rewards::Unbounded };
     assert_eq!(model.beta, beta(naive.k) as f32);
     assert_eq!(
         (model.episode, model.episode_len, model.rewards),
-        (naive.k, naive.setting.episodes.length(naive.k), rewards)
+        (naive.k, naive.config.episodes.length(naive.k), rewards)
     );
 }
 
 #[test]
-fn the_controller_is_algorithm_1() {
+fn controller_matches_algorithm_1() {
     let config = ProptestConfig {
         cases: 200,
         rng_seed: RngSeed::Fixed(1),
@@ -210,9 +210,9 @@ fn the_controller_is_algorithm_1() {
             Ok(())
         })
         .unwrap();
-    assert_eq!(faults.borrow().len(), 9, "every fault occurred: {faults:?}");
-    assert!(faults.borrow().values().all(|count| *count > 50), "and often: {faults:?}");
-    assert!(*repaired.borrow() > 50, "repairs occurred: {repaired:?}");
+    assert_eq!(faults.borrow().len(), 9, "a fault did not occur: {faults:?}");
+    assert!(faults.borrow().values().all(|count| *count > 50), "a fault occurred rarely: {faults:?}");
+    assert!(*repaired.borrow() > 50, "only {repaired:?} repairs occurred");
 }
 
 // --- hostile messages -----------------------------------------------------------------------------------------------
@@ -234,36 +234,35 @@ const EXTREMES: [f64; 14] = [
     f64::NEG_INFINITY,
 ];
 
-/// Every agent sends a mix of extremes; the model of every episode must be one that devices take. Returns (repaired,
-/// kept).
+/// Sends a mix of extreme values from all agents and checks that devices accept each model. Returns (repaired, kept).
 fn bombard<const D: usize>(level: Level, aggregator: impl Aggregator + Clone, seed: u64) -> (u64, u64) {
     let mut random = Random::new(seed);
     let reward_bound = (level == Level::Strict).then_some(1.0);
-    let setting = ControllerConfig { level, reward_bound, window: 2, ..setting(D as u8, 8 * 12) };
-    let mut controller = Controller::new(setting, agents(5), separate(aggregator), NoPrivacy::new).unwrap();
+    let config = ControllerConfig { level, reward_bound, window: 2, ..config(D as u8, 8 * 12) };
+    let mut controller = Controller::new(config, agents(5), paper_rule(aggregator), NoPrivacy::new).unwrap();
     while let Some(model) = controller.model() {
-        assert!(begin::<D>(&model), "D {D}, seed {seed}: {model:?}");
+        assert!(device_accepts::<D>(&model), "D {D}, seed {seed}: {model:?}");
         let episode = model.episode;
-        // Up to so large in this run, so that extremes of all sizes come to bear.
+        // Limits the magnitude in this run, so that extremes of all sizes take effect.
         let largest = 2 + (seed as usize) % (EXTREMES.len() - 1);
         for agent in agents(6) {
             let mut value = || EXTREMES[random.below(largest)];
             let gram: Vec<_> = (0..packed_len(D)).map(|_| value()).collect();
             let feature_sum: Vec<_> = (0..D).map(|_| value()).collect();
-            // What it amounts to is not the point here.
+            // The result does not matter here.
             _ = controller.receive(agent, episode - episode.min(random.below(4) as u32), gram, feature_sum);
         }
         controller.close_episode().unwrap();
     }
     let Estimate { gram, feature_sum, .. } = controller.estimate();
     if gram.point.iter().chain(&feature_sum.point).all(|value| value.is_finite()) {
-        assert!(controller.deviations().all(|unit| unit.gram >= 0.0 && unit.feature_sum >= 0.0), "no NaN");
+        assert!(controller.deviations().all(|unit| unit.gram >= 0.0 && unit.feature_sum >= 0.0), "deviation is NaN");
     }
     (controller.counts().repaired, controller.counts().kept)
 }
 
 #[test]
-fn devices_take_every_model_whatever_is_sent() {
+fn devices_accept_all_models_despite_extreme_messages() {
     let median = GeometricMedian::new(Tolerance::Relative(1e-6));
     let (mut repaired, mut kept) = (0, 0);
     for seed in 0..60 {
@@ -276,22 +275,26 @@ fn devices_take_every_model_whatever_is_sent() {
             repaired += r;
             kept += k;
         }
-        assert_eq!(bombard::<2>(Level::Strict, Mean, seed), (0, 0), "strict admission leaves nothing to repair");
+        assert_eq!(bombard::<2>(Level::Strict, Mean, seed), (0, 0), "strict admission prevents repairs");
         assert_eq!(bombard::<4>(Level::Strict, median.clone(), seed), (0, 0));
     }
     assert!(repaired > 100 && kept > 300, "{repaired} repaired, {kept} kept");
 }
 
 #[test]
-fn a_liar_cannot_stop_a_run_with_the_mean() {
+fn huge_message_to_the_mean_keeps_the_last_parameters() {
     for huge in [1e30_f32, f32::MAX] {
-        let mut controller = Controller::new(setting(2, 8 * 6), agents(3), separate(Mean), NoPrivacy::new).unwrap();
+        let mut controller = Controller::new(config(2, 8 * 6), agents(3), paper_rule(Mean), NoPrivacy::new).unwrap();
         let mut before = None;
         while let Some(model) = controller.model() {
             let (episode, values) = (model.episode, (theta(&model), design(&model), model.beta));
             match episode {
                 ..4 => before = Some(values),
-                _ => assert_eq!(before.as_ref(), Some(&values), "the last good parameters stay, width included"),
+                _ => assert_eq!(
+                    before.as_ref(),
+                    Some(&values),
+                    "the last valid parameters stay in use, including the width"
+                ),
             }
             for (i, agent) in agents(3).into_iter().enumerate() {
                 let value = if (episode, i) == (3, 1) { huge } else { 1.0 };
@@ -305,7 +308,7 @@ fn a_liar_cannot_stop_a_run_with_the_mean() {
     }
 }
 
-/// Answers what it is told to.
+/// Aggregator with a constant result.
 #[derive(Clone, Debug)]
 struct Fixed(f64);
 
@@ -316,10 +319,10 @@ impl Aggregator for Fixed {
 }
 
 #[test]
-fn a_first_model_that_no_device_takes_is_an_error() {
+fn invalid_first_model_is_rejected() {
     let start = |lambda, beta, centre| {
         let rule = PaperRule::new(Fixed(centre), Fixed(centre), move |_| (lambda, beta));
-        Controller::new(setting(2, 8), agents(3), rule, NoPrivacy::new).map(|_| ())
+        Controller::new(config(2, 8), agents(3), rule, NoPrivacy::new).map(|_| ())
     };
     assert_eq!(start(1.0, 0.0, 0.0), Ok(()));
     for (lambda, beta, centre) in [
@@ -339,31 +342,31 @@ fn a_first_model_that_no_device_takes_is_an_error() {
 }
 
 #[test]
-fn parameters_are_what_a_device_takes() {
+fn parameters_are_those_that_a_device_accepts() {
     let design = |a, b, c| DMatrix::from_row_slice(2, 2, &[a, b, b, c]);
     let new = |theta, design, beta| ModelParameters::new(&DVector::from_vec(vec![theta, 0.0]), &design, beta);
     let parameters = new(3.0, design(2.0, 1.0, 4.0), 0.5).unwrap();
     let model = parameters.model(9, 8, Rewards::Clipped);
-    assert!(begin::<2>(&model));
+    assert!(device_accepts::<2>(&model));
     assert_eq!((model.theta, model.design, model.beta), ((&[3.0, 0.0]).into(), (&[2.0, 1.0, 4.0]).into(), 0.5));
     assert_eq!((model.episode, model.episode_len, model.rewards), (9, 8, Rewards::Clipped));
     assert_eq!(new(3.0, design(1.0, 2.0, 1.0), 0.5), None, "indefinite");
     assert_eq!(new(3.0, design(1.0, 1.0, 1.0 + 1e-8), 0.5), None, "too close to singular for f32");
     assert_eq!(new(2e18, design(2.0, 1.0, 4.0), 0.5), None, "θ out of range");
-    assert_eq!(new(3.0, design(2.0, 1.0, 4.0), -0.5), None, "a negative width");
+    assert_eq!(new(3.0, design(2.0, 1.0, 4.0), -0.5), None, "negative width");
 }
 
 #[test]
-fn matrices_and_vectors_have_an_oracle_each() {
+fn matrices_and_vectors_have_separate_aggregators() {
     let streams = Streams::zeros(3, 2).unwrap();
     let estimate = PaperRule::new(Fixed(2.0), Fixed(3.0), |_| (1.0, 1.0)).estimate(&streams, 1).unwrap();
     assert_eq!((estimate.gram.point, estimate.feature_sum.point), (vec![2.0; 3], vec![3.0; 2]));
 }
 
-/// λ and β from the data: the largest ‖V̂_i‖_F, and ‖Λθ − b‖ + λ, of which the first is 0.
-struct FromData;
+/// Schedule with λ = max_i ‖V̂_i‖_F and β = ‖Λθ − b‖ + λ, where the first term is 0.
+struct DataDependent;
 
-impl Schedule for FromData {
+impl Schedule for DataDependent {
     fn lambda(&self, evidence: &Evidence<'_>) -> f64 {
         evidence.streams.gram.rows().map(|row| DVector::from_column_slice(row).norm()).fold(1.0, f64::max)
     }
@@ -375,9 +378,9 @@ impl Schedule for FromData {
 }
 
 #[test]
-fn a_schedule_may_follow_the_data() {
-    let rule: Box<dyn Rule> = Box::new(PaperRule::new(Mean, Mean, FromData));
-    let mut controller = Controller::new(setting(2, 16), agents(2), rule, NoPrivacy::new).unwrap();
+fn schedule_may_depend_on_data() {
+    let rule: Box<dyn Rule> = Box::new(PaperRule::new(Mean, Mean, DataDependent));
+    let mut controller = Controller::new(config(2, 16), agents(2), rule, NoPrivacy::new).unwrap();
     controller.receive(AgentId(7), 1, [2.0, 1.0, 2.0], [3.0, 5.0]).unwrap();
     controller.close_episode().unwrap();
     let model = controller.model().unwrap();
@@ -389,9 +392,9 @@ fn a_schedule_may_follow_the_data() {
 // --- single properties ----------------------------------------------------------------------------------------------
 
 #[test]
-fn an_indefinite_design_is_repaired_and_reported() {
+fn indefinite_design_is_repaired_and_counted() {
     let rule = PaperRule::new(Mean, Mean, |_| (2.0, 0.5));
-    let mut controller = Controller::new(setting(2, 24), agents(3), rule, NoPrivacy::new).unwrap();
+    let mut controller = Controller::new(config(2, 24), agents(3), rule, NoPrivacy::new).unwrap();
     for agent in agents(3) {
         controller.receive(agent, 1, [-100.0, 0.0, 5.0], [3.0, 14.0]).unwrap();
     }
@@ -409,17 +412,17 @@ fn an_indefinite_design_is_repaired_and_reported() {
     assert_eq!(
         (controller.estimate().raised, controller.counts().repaired),
         (0, 1),
-        "the sums themselves were not touched"
+        "the repair does not change the sums"
     );
     assert_eq!(design(&controller.model().unwrap())[(0, 0)], 102.0);
 }
 
 #[test]
-fn the_order_across_agents_does_not_matter() {
+fn order_of_agents_does_not_matter() {
     let run = |order: &dyn Fn(&mut Vec<AgentId>, &mut Random)| {
         let mut shuffle = Random::new(5);
-        let setting = ControllerConfig { level: Level::Strict, ..setting(3, 80) };
-        let mut controller = Controller::new(setting, agents(7), separate(Median), NoPrivacy::new).unwrap();
+        let config = ControllerConfig { level: Level::Strict, ..config(3, 80) };
+        let mut controller = Controller::new(config, agents(7), paper_rule(Median), NoPrivacy::new).unwrap();
         let mut models = Vec::new();
         while let Some(model) = controller.model() {
             let episode = model.episode;
@@ -447,22 +450,24 @@ fn episodes_cover_the_horizon() {
         (1..=episodes.count()).map(|k| episodes.length(k)).collect::<Vec<_>>()
     };
     assert_eq!(lengths(100, 4, 32), [4, 8, 16, 32, 32, 32]);
-    assert_eq!(lengths(92, 4, 32), [4, 8, 16, 32, 32], "no more than it takes");
-    assert_eq!(lengths(93, 4, 32), [4, 8, 16, 32, 32, 32], "no less either");
+    assert_eq!(lengths(92, 4, 32), [4, 8, 16, 32, 32], "not more than needed");
+    assert_eq!(lengths(93, 4, 32), [4, 8, 16, 32, 32, 32], "not less than needed");
     assert_eq!(lengths(10, 4, 32), [4, 8]);
     assert_eq!(lengths(30, 10, 10), [10, 10, 10]);
     assert_eq!(lengths(10, 3, 5), [3, 5, 5]);
     assert_eq!(lengths(0, 3, 5), [0_u32; 0]);
     assert_eq!(lengths(200_000, 1, 65_536).len(), 19);
-    for (first, longest, bad) in [(0, 4, 0), (5, 4, 5), (1, 0, 0), (4, 65_537, 65_537)] {
-        assert_eq!(Episodes::new(10, first, longest), Err(AdmissionError::EpisodeLen(bad)));
+    for (first, longest, length, limit) in
+        [(0, 4, 0, 4), (5, 4, 5, 4), (1, 0, 0, MAX_EPISODE_LEN), (4, 65_537, 65_537, MAX_EPISODE_LEN)]
+    {
+        assert_eq!(Episodes::new(10, first, longest), Err(EpisodeLenError { length, limit }));
     }
 }
 
 #[test]
-fn a_run_ends_after_its_last_episode() {
-    let setting = ControllerConfig { window: 63, ..setting(2, 16) };
-    let mut controller = Controller::new(setting, agents(3), separate(Mean), NoPrivacy::new).unwrap();
+fn run_ends_after_its_last_episode() {
+    let config = ControllerConfig { window: 63, ..config(2, 16) };
+    let mut controller = Controller::new(config, agents(3), paper_rule(Mean), NoPrivacy::new).unwrap();
     controller.receive(AgentId(17), 1, [0.0; 3], [0.0; 2]).unwrap();
     assert_eq!(controller.missing_agents().collect::<Vec<_>>(), [AgentId(27), AgentId(7)]);
     assert_eq!(controller.close_episode(), Ok(Some(ClosedEpisode { episode: 1, missing: 2 })));
@@ -473,19 +478,23 @@ fn a_run_ends_after_its_last_episode() {
     }
     assert_eq!(controller.faults_of(AgentId(7)), Some(&BTreeMap::from([(Fault::WrongEpisode, 4)])));
     assert_eq!(controller.faults_of(AgentId(17)), Some(&BTreeMap::new()));
-    assert_eq!(controller.expects(AgentId(17), 1), Err(Fault::Duplicate), "what came is known after the end, too");
+    assert_eq!(
+        controller.expects(AgentId(17), 1),
+        Err(Fault::Duplicate),
+        "received messages are known after the end as well"
+    );
     assert_eq!(controller.expects(AgentId(17), 2), Err(Fault::WrongEpisode));
     assert_eq!(controller.faults_of(AgentId(8)), None);
 }
 
 #[test]
-fn late_summaries_count_once_and_for_the_window_only() {
-    let setting = ControllerConfig { window: 63, ..setting(1, 8 * 70) };
-    let mut controller = Controller::new(setting, agents(1), separate(Mean), NoPrivacy::new).unwrap();
+fn late_summaries_count_once_within_the_window() {
+    let config = ControllerConfig { window: 63, ..config(1, 8 * 70) };
+    let mut controller = Controller::new(config, agents(1), paper_rule(Mean), NoPrivacy::new).unwrap();
     let send = |controller: &mut Controller<_, _>, episode| {
         Controller::<NoPrivacy, _>::receive(controller, AgentId(7), episode, [1.0], [1.0])
     };
-    assert_eq!(send(&mut controller, 2), Err(Fault::WrongEpisode), "not begun");
+    assert_eq!(send(&mut controller, 2), Err(Fault::WrongEpisode), "episode has not begun");
     for episode in 1..=64 {
         if episode != 1 && episode != 2 {
             assert_eq!(send(&mut controller, episode), Ok(()));
@@ -505,14 +514,14 @@ fn late_summaries_count_once_and_for_the_window_only() {
 }
 
 #[test]
-fn a_late_summary_is_held_to_its_own_length() {
-    let setting = ControllerConfig {
+fn late_summary_is_checked_against_its_own_episode_length() {
+    let config = ControllerConfig {
         level: Level::Strict,
         episodes: Episodes::new(60, 4, 32).unwrap(),
         window: 3,
-        ..setting(1, 0)
+        ..config(1, 0)
     };
-    let mut controller = Controller::new(setting, agents(3), separate(Mean), NoPrivacy::new).unwrap();
+    let mut controller = Controller::new(config, agents(3), paper_rule(Mean), NoPrivacy::new).unwrap();
     for _ in 0..3 {
         controller.close_episode().unwrap();
     }
@@ -522,36 +531,39 @@ fn a_late_summary_is_held_to_its_own_length() {
     assert_eq!(send(7, 2, 8.0), Ok(()));
     assert_eq!(send(7, 4, 32.0), Ok(()));
     assert_eq!(send(17, 4, 33.0), Err(Fault::Norm));
-    assert_eq!(send(17, 4, 32.0), Err(Fault::Duplicate), "a malformed first message uses the slot up");
+    assert_eq!(send(17, 4, 32.0), Err(Fault::Duplicate), "a malformed first message takes the slot");
 }
 
 #[test]
-fn settings_that_make_no_sense_are_errors() {
-    fn start(setting: ControllerConfig, enrolled: Vec<AgentId>) -> Result<(), SetupError> {
-        Controller::new(setting, enrolled, separate(Mean), NoPrivacy::new).map(|_| ())
+fn invalid_settings_are_rejected() {
+    fn start(config: ControllerConfig, enrolled: Vec<AgentId>) -> Result<(), SetupError> {
+        Controller::new(config, enrolled, paper_rule(Mean), NoPrivacy::new).map(|_| ())
     }
-    assert_eq!(start(setting(2, 8), agents(3)), Ok(()));
-    assert_eq!(start(setting(0, 8), agents(3)), Err(SetupError::Shape(ShapeError::NoColumns)));
-    assert_eq!(start(setting(2, 8), vec![]), Err(SetupError::Rule(AggregateError::Empty)));
+    assert_eq!(start(config(2, 8), agents(3)), Ok(()));
+    assert_eq!(start(config(0, 8), agents(3)), Err(SetupError::Shape(ShapeError::NoColumns)));
+    assert_eq!(start(config(2, 8), vec![]), Err(SetupError::Rule(AggregateError::Empty)));
     let twice = [3, 4, 3].map(AgentId).to_vec();
-    assert_eq!(start(setting(2, 8), twice), Err(SetupError::EnrolledTwice(AgentId(3))));
-    assert_eq!(start(ControllerConfig { window: 64, ..setting(2, 8) }, agents(3)), Err(SetupError::Window(64)));
-    let unbounded = ControllerConfig { reward_bound: Some(f64::INFINITY), ..setting(2, 8) };
+    assert_eq!(start(config(2, 8), twice), Err(SetupError::EnrolledTwice(AgentId(3))));
+    assert_eq!(start(ControllerConfig { window: 64, ..config(2, 8) }, agents(3)), Err(SetupError::Window(64)));
+    let unbounded = ControllerConfig { reward_bound: Some(f64::INFINITY), ..config(2, 8) };
     assert_eq!(start(unbounded, agents(3)), Err(SetupError::Admission(AdmissionError::RewardBound(f64::INFINITY))));
     assert_eq!(
-        Controller::new(setting(2, 8), agents(3), separate(Mean), Groups::new).map(|_| ()),
+        Controller::new(config(2, 8), agents(3), paper_rule(Mean), Groups::new).map(|_| ()),
         Err(SetupError::Admission(AdmissionError::PrivacyNeedsBoundedRewards))
     );
 }
 
 #[test]
-fn suspicions_are_distances_in_median_radii() {
+fn deviations_are_distances_in_median_radii() {
     let rule = PaperRule::new(Fixed(0.0), Fixed(0.0), |_| (1.0, 1.0));
-    let mut controller = Controller::new(setting(1, 80), agents(4), rule, NoPrivacy::new).unwrap();
+    let mut controller = Controller::new(config(1, 80), agents(4), rule, NoPrivacy::new).unwrap();
     let seen = |controller: &Controller<NoPrivacy, _>| {
-        controller.deviations().map(|s: Deviation<_>| (s.gram, s.feature_sum)).collect::<Vec<_>>()
+        controller
+            .deviations()
+            .map(|deviation: Deviation<_>| (deviation.gram, deviation.feature_sum))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(seen(&controller), [(0.0, 0.0); 4], "nothing came yet");
+    assert_eq!(seen(&controller), [(0.0, 0.0); 4], "nothing was received yet");
     for (agent, (gram, feature_sum)) in agents(4).into_iter().zip([(1.0, 0.0), (2.0, 0.0), (3.0, 5.0), (40.0, -7.0)]) {
         controller.receive(agent, 1, [gram], [feature_sum]).unwrap();
     }
@@ -563,7 +575,7 @@ fn suspicions_are_distances_in_median_radii() {
 
 // --- privacy --------------------------------------------------------------------------------------------------------
 
-/// A privatiser without the privacy: means of groups of three, each with its own 'noise' added.
+/// Fake privatiser: means of groups of three, with a constant in place of noise.
 struct Groups {
     sums: Streams,
     released: Streams,
@@ -608,10 +620,10 @@ impl Privatise for Groups {
 }
 
 #[test]
-fn the_hook_for_privacy_suffices_for_noise_on_groups() {
-    let setting = ControllerConfig { reward_bound: Some(1.0), ..setting(2, 80) };
+fn privatiser_can_add_noise_to_groups() {
+    let config = ControllerConfig { reward_bound: Some(1.0), ..config(2, 80) };
     let rule = PaperRule::new(Mean, Mean, |_| (1.0, 1.0));
-    let mut controller = Controller::new(setting, agents(6), rule, Groups::new).unwrap();
+    let mut controller = Controller::new(config, agents(6), rule, Groups::new).unwrap();
     assert_eq!(design(&controller.model().unwrap()), DMatrix::identity(2, 2), "no noise before the first message");
     for agent in agents(6) {
         controller.receive(agent, 1, [3.0, 1.0, 2.0], [1.0, 0.0]).unwrap();
@@ -622,10 +634,10 @@ fn the_hook_for_privacy_suffices_for_noise_on_groups() {
     let model = controller.model().unwrap();
     assert!((design(&model) - DMatrix::from_row_slice(2, 2, &[5.5, 1.0, 1.0, 4.5])).amax() < 1e-6);
     assert_eq!(model.rewards, Rewards::Clipped);
-    let suspicions: Vec<_> = controller.deviations().collect();
-    assert_eq!(suspicions.iter().map(|deviation| deviation.unit).collect::<Vec<_>>(), [Group(0), Group(1)]);
-    assert!(suspicions.iter().all(|suspicion| (suspicion.gram - 1.0).abs() < 1e-12));
-    // Privacy asks for norms up to L = 8 even at the paper's level.
+    let deviations: Vec<_> = controller.deviations().collect();
+    assert_eq!(deviations.iter().map(|deviation| deviation.unit).collect::<Vec<_>>(), [Group(0), Group(1)]);
+    assert!(deviations.iter().all(|deviation| (deviation.gram - 1.0).abs() < 1e-12));
+    // With privacy, the paper's level limits norms to L = 8.
     assert_eq!(controller.receive(AgentId(7), 2, [9.0, 0.0, 0.0], [0.0; 2]), Err(Fault::Norm));
     assert_eq!(controller.counts().faults, BTreeMap::from([(Fault::Duplicate, 1), (Fault::Norm, 1)]));
 }
@@ -635,12 +647,12 @@ fn the_hook_for_privacy_suffices_for_noise_on_groups() {
 const D: usize = 4;
 const THETA: [f64; D] = [0.6, -0.4, 0.5, -0.3];
 
-/// Nine agents, of whom the first three flip the sign of u: ‖θ_k − θ*‖ by episode, and who is suspected in the end.
+/// Runs nine agents, the first three of which flip the sign of u. Returns ‖θ_k − θ*‖ by episode and the last deviations.
 fn learn(aggregator: impl Aggregator + Clone) -> (Vec<f64>, BTreeMap<AgentId, f64>) {
-    let setting = ControllerConfig { level: Level::Strict, reward_bound: Some(1.0), ..setting(D as u8, 0) };
-    let setting = ControllerConfig { episodes: Episodes::new(600, 4, 64).unwrap(), ..setting };
+    let config = ControllerConfig { level: Level::Strict, reward_bound: Some(1.0), ..config(D as u8, 0) };
+    let config = ControllerConfig { episodes: Episodes::new(600, 4, 64).unwrap(), ..config };
     let rule = PaperRule::new(aggregator.clone(), aggregator, |_| (1.0, 0.5));
-    let mut controller = Controller::new(setting, agents(9), rule, NoPrivacy::new).unwrap();
+    let mut controller = Controller::new(config, agents(9), rule, NoPrivacy::new).unwrap();
     let mut random = Random::new(11);
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Clipped };
     let mut devices = vec![Agent::<D>::new(&prior).unwrap(); 9];
@@ -664,19 +676,19 @@ fn learn(aggregator: impl Aggregator + Clone) -> (Vec<f64>, BTreeMap<AgentId, f6
         errors.push((theta(&controller.model().unwrap()) - DVector::from_row_slice(&THETA)).norm());
         controller.close_episode().unwrap();
     }
-    assert_eq!(controller.counts(), &Default::default(), "nothing was wrong with any summary");
-    (errors, controller.deviations().map(|suspicion| (suspicion.unit, suspicion.feature_sum)).collect())
+    assert_eq!(controller.counts(), &Default::default(), "all summaries are valid");
+    (errors, controller.deviations().map(|deviation| (deviation.unit, deviation.feature_sum)).collect())
 }
 
 #[test]
-fn agents_learn_though_a_third_of_them_lie() {
-    let (errors, suspicions) = learn(GeometricMedian::new(Tolerance::Relative(1e-6)));
+fn agents_learn_although_a_third_are_corrupted() {
+    let (errors, deviations) = learn(GeometricMedian::new(Tolerance::Relative(1e-6)));
     let (first, last) = (errors[0], errors[errors.len() - 1]);
     assert!((first - 0.927).abs() < 0.001, "θ_1 = 0: {first}");
     assert!(last < 0.1, "‖θ_k − θ*‖: {errors:?}");
     let (mean, _) = learn(Mean);
-    assert!(mean[mean.len() - 1] > 0.5, "the mean does not: {mean:?}");
+    assert!(mean[mean.len() - 1] > 0.5, "the mean should not learn: {mean:?}");
     for (i, agent) in agents(9).iter().enumerate() {
-        assert_eq!(suspicions[agent] > 3.0, i < 3, "{suspicions:?}");
+        assert_eq!(deviations[agent] > 3.0, i < 3, "{deviations:?}");
     }
 }

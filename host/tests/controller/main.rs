@@ -1,4 +1,4 @@
-//! The controller and what it is made of, by itself and in simulated fleets.
+//! The controller and its parts, alone and in simulated fleets.
 
 mod admission;
 mod controller;
@@ -7,3 +7,5 @@ mod naive;
 mod random;
 mod schedule;
 mod simulation;
+#[path = "../shared/uniform.rs"]
+mod uniform;

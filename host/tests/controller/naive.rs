@@ -1,17 +1,16 @@
-//! Algorithm 1 stated naively: full matrices, one line after the other, and oracles by their definition.
+//! Naive implementation of Algorithm 1: full matrices, line by line, and aggregators by their definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fedbandit::algorithm::ControllerConfig;
-use fedbandit::algorithm::{Fault, Level};
+use fedbandit::algorithm::{ControllerConfig, Fault, Level};
 use nalgebra::{DMatrix, DVector};
-use rand_pcg::rand_core::Rng;
 
 use super::random::Random;
+use super::uniform::below;
 
 impl Random {
     pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.0.next_u64() % n as u64) as usize
+        below(&mut self.0, n)
     }
 
     pub(crate) fn action(&mut self, dimension: usize) -> DVector<f64> {
@@ -21,18 +20,19 @@ impl Random {
     }
 }
 
-/// λ_k and β_k.
+/// Returns λ_k.
 pub(crate) fn lambda(episode: u32) -> f64 {
     0.5 * f64::from(episode).sqrt()
 }
 
+/// Returns β_k.
 pub(crate) fn beta(episode: u32) -> f64 {
     0.1 * f64::from(episode)
 }
 
-// --- what agents send -----------------------------------------------------------------------------------------------
+// --- messages -------------------------------------------------------------------------------------------------------
 
-/// What an agent may send, and what is wrong with it.
+/// Kind of a message: honest, or its defect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     Honest,
@@ -64,7 +64,7 @@ impl Message {
     pub(crate) fn new(kind: Kind, dimension: usize, length: u32, random: &mut Random) -> Self {
         let dimension = if kind == Kind::WrongDimension { dimension + 1 } else { dimension };
         let (mut gram, mut feature_sum) = (DMatrix::zeros(dimension, dimension), DVector::zeros(dimension));
-        // Lines 6 to 11. A device may have recorded fewer steps than L.
+        // Lines 6 to 11. A device may record fewer than L steps.
         for _ in 0..random.below(length as usize + 1) {
             let (x, r) = (random.action(dimension), random.symmetric());
             gram += &x * x.transpose();
@@ -83,15 +83,15 @@ impl Message {
         Self { kind, gram, feature_sum }
     }
 
-    fn fault(&self, setting: &ControllerConfig) -> Option<Fault> {
-        let strict = setting.level == Level::Strict;
+    fn fault(&self, config: &ControllerConfig) -> Option<Fault> {
+        let strict = config.level == Level::Strict;
         match self.kind {
             Kind::WrongDimension => Some(Fault::WrongDimension),
             Kind::NonFinite => Some(Fault::NonFinite),
             Kind::Asymmetric => Some(Fault::Asymmetric),
             Kind::TooLarge if strict => Some(Fault::Norm),
             Kind::Indefinite if strict => Some(Fault::NotPositiveSemidefinite),
-            Kind::Inconsistent if strict && setting.reward_bound.is_some() => Some(Fault::Inconsistent),
+            Kind::Inconsistent if strict && config.reward_bound.is_some() => Some(Fault::Inconsistent),
             _ => None,
         }
     }
@@ -100,10 +100,11 @@ impl Message {
 // --- the controller -------------------------------------------------------------------------------------------------
 
 pub(crate) struct Naive {
-    pub(crate) setting: ControllerConfig,
+    pub(crate) config: ControllerConfig,
     pub(crate) k: u32,
     /// V_i and v_i.
     pub(crate) sums: Vec<(DMatrix<f64>, DVector<f64>)>,
+    /// Received messages by agent and episode.
     sent: BTreeSet<(usize, u32)>,
     pub(crate) faults: BTreeMap<Fault, u64>,
     pub(crate) repaired: u64,
@@ -111,45 +112,45 @@ pub(crate) struct Naive {
 
 impl Naive {
     /// Line 1.
-    pub(crate) fn new(setting: ControllerConfig, agents: usize) -> Self {
-        let d = setting.dimension.into();
+    pub(crate) fn new(config: ControllerConfig, agents: usize) -> Self {
+        let d = config.dimension.into();
         let sums = vec![(DMatrix::zeros(d, d), DVector::zeros(d)); agents];
-        Self { setting, k: 1, sums, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }
+        Self { config, k: 1, sums, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }
     }
 
     /// Lines 14 to 22 for the message of one agent.
     pub(crate) fn receive(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
-        let outcome = self.judge(agent, episode, message);
+        let outcome = self.check(agent, episode, message);
         match (outcome, agent) {
             // Line 22.
             (Ok(()), Some(agent)) => {
                 self.sums[agent].0 += &message.gram;
                 self.sums[agent].1 += &message.feature_sum;
             }
-            // Lines 16, 17 and 21: it counts as zero.
+            // Lines 16, 17 and 21: the message counts as zero.
             (Err(fault), _) => *self.faults.entry(fault).or_default() += 1,
             (Ok(()), None) => unreachable!(),
         }
         outcome
     }
 
-    fn judge(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
+    fn check(&mut self, agent: Option<usize>, episode: u32, message: &Message) -> Result<(), Fault> {
         let agent = agent.ok_or(Fault::UnknownAgent)?;
         if self.sent.contains(&(agent, episode)) && episode + 64 > self.k {
             return Err(Fault::Duplicate);
         }
-        if episode == 0 || episode > self.k || episode + self.setting.window < self.k {
+        if episode == 0 || episode > self.k || episode + self.config.window < self.k {
             return Err(Fault::WrongEpisode);
         }
         self.sent.insert((agent, episode));
-        message.fault(&self.setting).map_or(Ok(()), Err)
+        message.fault(&self.config).map_or(Ok(()), Err)
     }
 
     pub(crate) fn missing(&self) -> usize {
         (0..self.sums.len()).filter(|agent| !self.sent.contains(&(*agent, self.k))).count()
     }
 
-    /// Line 3, from Agg(V̂) on: Λ_k and θ_k.
+    /// Computes Λ_k and θ_k from the aggregates (line 3).
     pub(crate) fn solve(&mut self, gram: DMatrix<f64>, b: &DVector<f64>) -> (DMatrix<f64>, DVector<f64>) {
         let d = gram.nrows();
         let design = self.repair(gram + DMatrix::identity(d, d) * lambda(self.k));
@@ -157,7 +158,7 @@ impl Naive {
         (design, theta)
     }
 
-    /// Beyond the paper: Λ must have eigenvalues that f32 can work with.
+    /// Raises eigenvalues of Λ that are too small for f32. Not part of the paper.
     fn repair(&mut self, design: DMatrix<f64>) -> DMatrix<f64> {
         let share = (design.nrows() as f64 + 4.0) / 8_388_608.0;
         let mut eigen = design.clone().symmetric_eigen();
@@ -174,7 +175,7 @@ impl Naive {
 
 // --- Agg ------------------------------------------------------------------------------------------------------------
 
-/// Whether an answer is Agg of the points, which are full matrices or vectors.
+/// Check that a point is the aggregate of full matrices or vectors.
 pub(crate) type IsAgg = fn(&[DVector<f64>], &DVector<f64>) -> bool;
 
 pub(crate) fn is_mean(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
@@ -182,7 +183,7 @@ pub(crate) fn is_mean(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
     (mean - z).norm() <= 1e-13 * spread(points)
 }
 
-/// By its definition: no point has a smaller mean distance.
+/// Checks the definition: no point has a smaller mean distance.
 pub(crate) fn is_median(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
     let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
     g(z) <= g(&geometric_median(points)) + 1e-7 * spread(points)
@@ -196,7 +197,7 @@ pub(crate) fn geometric_median(points: &[DVector<f64>]) -> DVector<f64> {
     if let Some(point) = points.iter().find(|point| is_optimal(points, point)) {
         return point.clone();
     }
-    // The minimum is at none of the points, and Weiszfeld's iteration finds it from where it is lower than at all of them.
+    // The minimum is not at a point. Weiszfeld's iteration finds it from a start that is lower than all points.
     let g = |z: &DVector<f64>| points.iter().map(|point| (point - z).norm()).sum::<f64>();
     let lowest = points.iter().min_by(|a, b| g(a).total_cmp(&g(b))).unwrap();
     let downhill = pull(points, lowest);
@@ -216,12 +217,12 @@ pub(crate) fn geometric_median(points: &[DVector<f64>]) -> DVector<f64> {
     z
 }
 
-/// The sum of the unit vectors from z to the points elsewhere: −∂g but for the points at z.
+/// Returns the sum of the unit vectors from z to the points elsewhere: −∂g, except for points at z.
 fn pull(points: &[DVector<f64>], z: &DVector<f64>) -> DVector<f64> {
     points.iter().filter(|point| *point != z).map(|point| (point - z).normalize()).fold(z * 0.0, |sum, unit| sum + unit)
 }
 
-/// 0 ∈ ∂g(z).
+/// Checks 0 ∈ ∂g(z).
 fn is_optimal(points: &[DVector<f64>], z: &DVector<f64>) -> bool {
     pull(points, z).norm() <= points.iter().filter(|point| *point == z).count() as f64
 }

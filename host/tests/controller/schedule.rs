@@ -1,18 +1,17 @@
-//! Schedules against numbers that were computed by hand, and against their definition with full matrices.
+//! Schedules against numbers computed separately, and against their definition with full matrices.
 
 use fedbandit::aggregate::Points;
-use fedbandit::algorithm::Episodes;
-use fedbandit::algorithm::Streams;
 use fedbandit::algorithm::{
-    Calibrated, Evidence, Inexact, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem, TheoremNumber,
-    beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
+    Calibrated, Episodes, Evidence, Inexact, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Streams, Theorem,
+    TheoremNumber, beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2,
+    lambda_theorem_3,
 };
 use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, paper_bound};
 use nalgebra::{DMatrix, DVector};
 
 /// N, T, d, α, σ, R, δ; L, k; B·L·√d, B·L, ε; then ι, C_α, λ and β of the three theorems and their two L, from a separate
-/// calculation. λ_K = 12320 and β_K = 1179 of the first are also what earlier experiments printed.
+/// calculation.
 type Case = ([f64; 7], (u32, u32), [f64; 3], [f64; 10]);
 
 const CASES: [Case; 3] = [
@@ -48,11 +47,11 @@ const CASES: [Case; 3] = [
 ];
 
 fn close(actual: f64, expected: f64) {
-    assert!((actual / expected - 1.0).abs() < 1e-8, "{actual} is not {expected}");
+    assert!((actual / expected - 1.0).abs() < 1e-8, "got {actual}, expected {expected}");
 }
 
 #[test]
-fn theorems_by_hand() {
+fn theorems_match_separate_calculation() {
     for ([agents, horizon, dimension, corruption, sigma, noise, delta], (length, k), inexact, expected) in CASES {
         let problem = Problem {
             agents: agents as usize,
@@ -83,7 +82,7 @@ fn theorems_by_hand() {
         }
         close(problem.episode_len().into(), expected[8]);
         close(problem.episode_len_of_means().into(), expected[9]);
-        // As a schedule, each theorem is its own formulas.
+        // The schedule of each theorem uses these formulas.
         let streams = Streams::zeros(1, 1).unwrap();
         let evidence = Evidence { episode: k, streams: &streams, gram: &[0.0], feature_sum: &[0.0] };
         for (i, number) in [TheoremNumber::One, TheoremNumber::Two, TheoremNumber::Three].into_iter().enumerate() {
@@ -96,7 +95,7 @@ fn theorems_by_hand() {
     }
 }
 
-/// Theorems 2 and 3 with the paper's B, against numbers that were computed independently of this code, from the paper.
+/// Theorems 2 and 3 with the paper's B, against numbers computed from the paper independently of this code.
 #[test]
 fn private_theorems_match_independent_numbers() {
     let problem =
@@ -114,7 +113,7 @@ fn private_theorems_match_independent_numbers() {
     near(beta_theorem_3(&problem, length, k, lambda, &inexact), 40225.21, 0.005);
 }
 
-/// λ and β of the last episode by Theorem 1 with its own L, against numbers that were computed independently of this code.
+/// λ and β of the last episode by Theorem 1 with its L, against numbers computed independently of this code.
 #[test]
 fn theorem_1_matches_independent_numbers() {
     for (horizon, lambda, beta) in [(1_000, 2266.15, 489.00), (10_000, 7237.3, 893.46), (100_000, 23733.4, 1629.78)] {
@@ -128,12 +127,12 @@ fn theorem_1_matches_independent_numbers() {
     }
 }
 
-/// Within the last digit that an expected number has.
+/// Compares up to the last digit of the expected number.
 fn near(actual: f64, expected: f64, half_digit: f64) {
-    assert!((actual - expected).abs() <= half_digit, "{actual} is not {expected}");
+    assert!((actual - expected).abs() <= half_digit, "got {actual}, expected {expected}");
 }
 
-/// Streams of five units in two dimensions with odd numbers in them.
+/// Returns arbitrary streams of five units in two dimensions, packed and as matrices.
 fn streams() -> (Streams, Vec<DMatrix<f64>>, Vec<DVector<f64>>) {
     let grams: Vec<DMatrix<f64>> = (0..5)
         .map(|i| {
@@ -155,9 +154,9 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[(values.len() - 1) / 2]
 }
 
-/// The definition in full matrices, for a centre that is no median at all.
+/// The definition in full matrices, for an arbitrary centre.
 #[test]
-fn calibrated_by_its_definition() {
+fn calibrated_schedule_matches_its_definition() {
     let (streams, grams, sums) = streams();
     let centre = DMatrix::from_row_slice(2, 2, &[10.0, 0.5, 0.5, 8.0]);
     let b = DVector::from_vec(vec![4.0, 1.0]);
@@ -172,7 +171,7 @@ fn calibrated_by_its_definition() {
     for (corruption, theta_bound, noise) in [(0.0, 1.0, None), (0.3, 2.0, None), (0.3, 1.5, Some(noise))] {
         let schedule = Calibrated { corruption, theta_bound, noise };
         let kappa = corruption / (1.0 - 2.0 * corruption).sqrt();
-        // The mean of five releases of eight messages, one node each; t for K = 64 of one stream.
+        // The mean of five releases of eight messages, with one tree node each; t for K = 64 and one stream.
         let sigma = noise.map_or(0.0, |noise| noise.noise.node_sigma()) / 5.0_f64.sqrt();
         let t = (2.0 * (16.0 * 64.0 / 0.1_f64).ln()).sqrt();
         let spread = median(grams.iter().map(|gram| (gram - &centre).norm()).collect());
@@ -194,9 +193,9 @@ fn calibrated_by_its_definition() {
     }
 }
 
-/// Fewer than half of the streams cannot make λ larger than honest ones could, however far away they are.
+/// Fewer than half of the streams, however far away, cannot raise λ above its largest honest value.
 #[test]
-fn a_minority_cannot_inflate_the_width() {
+fn corrupted_minority_cannot_inflate_lambda() {
     let (mut streams, ..) = streams();
     let centre = [9.0, 0.0, 8.0];
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
@@ -210,9 +209,8 @@ fn a_minority_cannot_inflate_the_width() {
     assert!(lambda(&streams) <= most);
 }
 
-/// Steps before an episode, by adding lengths up; and the width of a single learner.
 #[test]
-fn alone_by_hand() {
+fn steps_before_an_episode_are_the_sum_of_lengths() {
     for (first, longest) in [(4, 64), (64, 64), (1, 65_536), (3, 50)] {
         let episodes = Episodes::new(1 << 20, first, longest).unwrap();
         let mut steps = 0;
@@ -221,6 +219,10 @@ fn alone_by_hand() {
             steps += u64::from(episodes.length(k));
         }
     }
+}
+
+#[test]
+fn solo_schedule_matches_hand_calculation() {
     let episodes = Episodes::new(1000, 10, 10).unwrap();
     let schedule = SoloSchedule { noise: 0.5, theta_bound: 2.0, delta: 0.1, episodes };
     let streams = Streams { gram: Points::zeros(1, 3).unwrap(), feature_sum: Points::zeros(1, 2).unwrap() };

@@ -1,11 +1,9 @@
-//! The simulation against what can be computed without it, and against the limits that the project sets itself.
+//! The simulation against independent calculations, and against the project's limits on regret.
 
 use std::collections::BTreeSet;
 
 use fedbandit::aggregate::Mean;
-use fedbandit::algorithm::Calibrated;
-use fedbandit::algorithm::Level;
-use fedbandit::algorithm::{PaperRule, Rule};
+use fedbandit::algorithm::{Calibrated, Level, PaperRule, Rule};
 use fedbandit::config::{AggregatorName, RewardKind, RunConfig, ScheduleName};
 use fedbandit::simulation::{
     Attack, DIMENSIONS, Environment, Job, Log, Logs, Outcome, SimulationConfig, run_all, simulate, simulate_rule,
@@ -17,7 +15,7 @@ fn simulate_seed(config: &SimulationConfig, seed: u64) -> Outcome {
     simulate(config, &Logs::new(), seed, &|_| {}).unwrap()
 }
 
-/// In the default world.
+/// Returns a run in the default world.
 fn of(run: RunConfig) -> SimulationConfig {
     SimulationConfig { run, ..SimulationConfig::default() }
 }
@@ -30,7 +28,7 @@ fn small() -> SimulationConfig {
     of(few())
 }
 
-/// E max − E of A independent coordinates ⟨x, w⟩ of points uniform in the d-ball, by quadrature: their density is
+/// Returns E max − E of A independent coordinates ⟨x, w⟩ of points uniform in the d-ball, by quadrature. Their density is
 /// proportional to (1 − t²)^{(d−1)/2}.
 fn random_regret_in_the_ball(d: usize, arms: i32) -> f64 {
     let steps = 200_000;
@@ -52,24 +50,24 @@ fn random_regret_in_the_ball(d: usize, arms: i32) -> f64 {
     1.0 - integral
 }
 
-/// The regret of random choices is that of the distribution. It is a mean of 61,440 independent terms within [0, 2]
-/// and a deviation below 0.25, so six deviations are 0.006; false alarm below 2·10⁻⁹.
+/// The regret of random choices is a mean of 61,440 independent terms within [0, 2] and with a deviation below 0.25. Six
+/// deviations are 0.006; false alarm below 2·10⁻⁹.
 #[test]
-fn random_choices_have_the_regret_of_the_ball() {
+fn random_regret_matches_the_distribution_of_the_ball() {
     for d in [2, 4, 8, 16] {
         let run = RunConfig { dim: d, agents: 20, steps: 3072, ..RunConfig::default() };
         let config = SimulationConfig { corrupt: 0.0, attack: Attack::None, ..of(run) };
         let outcome = simulate_seed(&config, 31);
         let expected = random_regret_in_the_ball(d, 10);
         let measured = outcome.regret_random / (20.0 * 3072.0);
-        assert!((measured - expected).abs() < 0.006, "d = {d}: {measured} is not {expected}");
+        assert!((measured - expected).abs() < 0.006, "d = {d}: got {measured}, expected {expected}");
     }
 }
 
-/// A rule from outside is treated as the same rule by its name: the same bits, also where attackers try it out. They try this
-/// one, and not the configured one.
+/// A custom rule gives the same bits as the same rule by name. Attackers try messages on the custom rule, not on the configured
+/// one.
 #[test]
-fn a_rule_of_ones_own() {
+fn custom_rule_equals_the_same_rule_by_name() {
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
     let rule = || -> Box<dyn Rule + Send> { Box::new(PaperRule::new(Mean, Mean, schedule)) };
     let own = |config: &SimulationConfig| {
@@ -87,15 +85,14 @@ fn a_rule_of_ones_own() {
     let solo = of(RunConfig { aggregator: AggregatorName::Solo, ..few() });
     let solo = SimulationConfig { attack: Attack::Adaptive, ..solo };
     for (config, key) in [(private, "privacy: "), (solo, "aggregator: solo")] {
-        let refused = simulate_rule(&config, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
-        assert!(refused.to_string().starts_with(key), "{refused}");
+        let error = simulate_rule(&config, &Logs::new(), 3, &rule, &|_| {}).unwrap_err();
+        assert!(error.to_string().starts_with(key), "{error}");
     }
 }
 
-/// A log whose numbers are known: one decision set, whose two actions give 1 and 0. Uniform choices lose exactly 1/2 a
-/// step; the agents find out in the first episodes, and from then on lose nothing.
+/// One decision set with rewards 1 and 0. Random choices lose 1/2 per step; agents lose nothing after the first episodes.
 #[test]
-fn a_log_with_known_rewards() {
+fn regret_on_a_log_matches_its_rewards() {
     let log = Log::parse("step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n", true).unwrap();
     let environment = Environment::Replay("log".into());
     let run = RunConfig { dim: 2, agents: 3, steps: 100, ..few() };
@@ -104,16 +101,15 @@ fn a_log_with_known_rewards() {
     let outcome = simulate(&config, &logs, 1, &|_| {}).unwrap();
     assert_eq!(outcome.regret_random, 3.0 * 100.0 / 2.0);
     assert_eq!(outcome.late, 0.0);
-    assert_eq!(outcome.regret.fract(), 0.0, "whole steps of regret 1");
+    assert_eq!(outcome.regret.fract(), 0.0, "each step has regret 0 or 1");
     assert_eq!(outcome.theta_error, None, "a log has no true parameter");
     let lost_first = outcome.trace.iter().find(|trace| trace.episode == 1).unwrap().regret;
     assert_eq!(outcome.after_first_episode, outcome.regret - lost_first);
 }
 
-/// Actions that do not span the space, as categories with an intercept do not: rounding leaves their Gram matrix with
-/// eigenvalues on either side of 0.
+/// Categories with an intercept do not span the space. Rounding may make eigenvalues of their Gram matrix negative.
 #[test]
-fn a_log_of_categories() {
+fn log_with_singular_gram_matrix_is_simulated() {
     let row = |category: usize, reward: usize| {
         let x: Vec<&str> = (0..7).map(|j| if j == category { "0.6" } else { "0" }).collect();
         format!("1,0.6,{},{reward}\n", x.join(","))
@@ -126,9 +122,8 @@ fn a_log_of_categories() {
     assert!(simulate(&config, &Logs::from([("log".into(), log.into())]), 1, &|_| {}).is_ok());
 }
 
-/// Rewards as large as they may be.
 #[test]
-fn the_largest_rewards_are_simulated() {
+fn largest_rewards_are_simulated() {
     let run = RunConfig { rewards: RewardKind::Gaussian(1e15), theta_norm: 1e15, ..few() };
     for schedule in [ScheduleName::Calibrated, ScheduleName::Theorem] {
         let outcome = simulate_seed(&of(RunConfig { schedule, ..run }), 1);
@@ -136,9 +131,9 @@ fn the_largest_rewards_are_simulated() {
     }
 }
 
-/// What a rerun gives, on any number of threads, but for the time it took.
+/// All values but the speed are reproducible.
 #[test]
-fn reruns_and_threads_give_the_same_bytes() {
+fn reruns_on_any_number_of_threads_give_the_same_bytes() {
     let private = RunConfig {
         rewards: RewardKind::Bounded,
         privacy: Some("4,1e-6".parse().unwrap()),
@@ -157,18 +152,18 @@ fn reruns_and_threads_give_the_same_bytes() {
     let text = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let outcomes = pool.install(|| run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {})).unwrap();
-        let timeless = outcomes.into_iter().map(|outcome| Outcome { agent_steps_per_cpu_second: 0.0, ..outcome });
-        serde_json::to_string(&timeless.collect::<Vec<_>>()).unwrap()
+        let outcomes = outcomes.into_iter().map(|outcome| Outcome { agent_steps_per_cpu_second: 0.0, ..outcome });
+        serde_json::to_string(&outcomes.collect::<Vec<_>>()).unwrap()
     };
     let once = text(1);
     assert_eq!(once, text(1));
     assert_eq!(once, text(3));
 }
 
-/// Every rule meets the same decision sets and, for what it chooses, the same noise: honest agents' random regret is
-/// equal bit by bit, that of the oracle too, which has no other agents.
+/// All rules have the same decision sets, and so the same regret of random choices, bit by bit. This includes the oracles,
+/// which have honest agents only.
 #[test]
-fn all_aggregators_meet_the_same_draws() {
+fn all_aggregators_have_the_same_draws() {
     let jobs: Vec<Job> = AggregatorName::ALL
         .iter()
         .map(|aggregator| of(RunConfig { aggregator: *aggregator, first_episodes: Some(1), ..few() }))
@@ -177,16 +172,16 @@ fn all_aggregators_meet_the_same_draws() {
     let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
     let randoms: BTreeSet<u64> = outcomes.iter().map(|outcome| outcome.regret_random.to_bits()).collect();
     assert_eq!(randoms.len(), 1);
-    // Whitened rules are compared with their own oracle.
+    // Whitened rules have their own oracle.
     for (oracle, whitened) in [("oracle", false), ("whitened-oracle", true)] {
         let regret = outcomes.iter().find(|outcome| outcome.aggregator == oracle).unwrap().regret;
         let compared = outcomes.iter().filter(|outcome| outcome.aggregator.starts_with("whitened") == whitened);
-        assert!(compared.map(|outcome| outcome.regret_oracle).all(|yardstick| yardstick == Some(regret)));
+        assert!(compared.map(|outcome| outcome.regret_oracle).all(|reference| reference == Some(regret)));
     }
 }
 
-/// Attacked steps do not count: Proposition 1's agents are attacked in half of theirs. 4 agents take 4·4096 steps, of which
-/// half, give or take six deviations (384), are not attacked; the mean regret of a step is within 0.012 at six deviations.
+/// The agents of Proposition 1 are attacked on half of their steps. Of the 4·4096 steps of 4 agents, half are not attacked,
+/// with six deviations of 384. The mean regret of a step is within 0.012 at six deviations.
 #[test]
 fn attacked_steps_do_not_count() {
     let almost_half =
@@ -198,7 +193,7 @@ fn attacked_steps_do_not_count() {
     let random_per_step = random_regret_in_the_ball(4, 10);
     let counted = faked.attacked_regret / faked.attacked_total.unwrap() / random_per_step;
     assert!((counted / (4.0 * 4096.0) - 0.5).abs() < 0.04, "{counted}");
-    // All steps of a colluder are attacked, none of an agent that behaves.
+    // All steps of a colluder are attacked, and none of an honest agent.
     let colluding = simulate_seed(&SimulationConfig { attack: Attack::Collude, ..config.clone() }, 3);
     assert_eq!((colluding.attacked_regret, colluding.attacked_total), (0.0, None));
     let honest = simulate_seed(&SimulationConfig { attack: Attack::None, ..config }, 3);
@@ -206,9 +201,8 @@ fn attacked_steps_do_not_count() {
     assert!((counted / (4.0 * 4096.0) - 1.0).abs() < 0.04, "{counted}");
 }
 
-/// Bytes are those of the frames that a device really sends.
 #[test]
-fn bytes_are_frames() {
+fn bytes_match_encoded_frames() {
     let config = SimulationConfig { attack: Attack::Silent, ..of(RunConfig { dim: 8, ..few() }) };
     let outcome = simulate_seed(&config, 2);
     let identity = Identity { run: 1, agent: 1, dimension: 8, key: [0; 32] };
@@ -225,30 +219,31 @@ fn bytes_are_frames() {
         design: (&design).into(),
     };
     let down = identity.encode(&Message::Model(model), &mut frame).unwrap();
-    // 4 + 8 + 16 + 32 + 64 + 64 + 64 and the 4 that are left: eight episodes; 6 of 20 agents are silent.
+    // Eight episodes: 4 + 8 + 16 + 32 + 64 + 64 + 64 steps and the remaining 4. 6 of 20 agents are silent.
     assert_eq!(outcome.bytes_up, 8 * 14 * up as u64);
     assert_eq!(outcome.bytes_down, 8 * 20 * down as u64);
 }
 
-/// What is wrong with a message is counted by its reason, once for each of 6 agents and 8 episodes.
+/// There are 6 corrupted agents and 8 episodes.
 #[test]
-fn rejected_messages_have_their_reason() {
+fn rejected_messages_are_counted_by_reason() {
     let bounded = of(RunConfig { rewards: RewardKind::Bounded, ..few() });
     let reasons = [
         (Attack::NonFinite, small(), "non-finite", 48),
         (Attack::Asymmetric, small(), "asymmetric", 48),
         (Attack::NonPsd, small(), "not-positive-semidefinite", 48),
         (Attack::Huge, bounded.clone(), "inconsistent", 48),
-        // From the second episode on a frame of the first comes again.
+        // From the second episode on, the frame of the first is repeated.
         (Attack::Replay, small(), "duplicate", 42),
     ];
-    for (attack, config, reason, count) in reasons {
+    for (attack, config, reason, count) in reasons.clone() {
         let outcome = simulate_seed(&SimulationConfig { attack, ..config }, 4);
         let rejected: Vec<_> = outcome.rejected.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
         assert_eq!(rejected, [(reason, count)], "{attack}");
     }
-    // All others know what passes.
-    for attack in Attack::ALL.iter().copied().filter(|attack| reasons_without(*attack)) {
+    // All other attacks pass admission.
+    let others = Attack::ALL.iter().filter(|attack| !reasons.iter().any(|(rejected, ..)| rejected == *attack));
+    for attack in others.copied() {
         for config in [small(), bounded.clone()] {
             let outcome = simulate_seed(&SimulationConfig { attack, ..config }, 4);
             assert!(outcome.rejected.is_empty(), "{attack}: {:?}", outcome.rejected);
@@ -256,16 +251,10 @@ fn rejected_messages_have_their_reason() {
     }
 }
 
-fn reasons_without(attack: Attack) -> bool {
-    let careless = [Attack::NonFinite, Attack::Asymmetric, Attack::NonPsd, Attack::Huge, Attack::Replay];
-    !careless.contains(&attack)
-}
-
-/// Whitened rules drop a liar with its first message, unless another level is asked for.
-/// Privacy would be lost by it, and drops nobody. Eight episodes of 4 steps, then 8, 16, 32, 64, 64 and what is left:
-/// each of 6 agents sends 14 messages.
+/// With privacy no agent is dropped. Eight episodes of 4 steps, then 8, 16, 32, 64, 64 and the remaining steps: each of the 6
+/// corrupted agents sends 14 messages.
 #[test]
-fn whitened_rules_drop_unless_told_otherwise() {
+fn whitened_rules_drop_by_default() {
     let rejected = |aggregator, admission| {
         let config = SimulationConfig { attack: Attack::NonFinite, ..of(RunConfig { aggregator, admission, ..few() }) };
         simulate_seed(&config, 4).rejected.into_iter().collect::<Vec<_>>()
@@ -283,10 +272,10 @@ fn whitened_rules_drop_unless_told_otherwise() {
     assert!(simulate_seed(&private, 4).rejected.keys().eq(["non-finite"]));
 }
 
-/// Every attack against every aggregator, every environment and every dimension: finite numbers, at least as much
-/// regret as none and at most twice that of random choices and a bit.
+/// Every attack against every aggregator, every environment and every dimension. Regret is finite, not negative, and at most
+/// 2.5 times that of random choices.
 #[test]
-fn everything_runs_with_everything() {
+fn all_combinations_give_finite_regret() {
     let mut jobs = Vec::new();
     for attack in Attack::ALL {
         for aggregator in AggregatorName::ALL {
@@ -309,8 +298,8 @@ fn everything_runs_with_everything() {
     }
 }
 
-/// The limits of the project, on seeds that nothing was chosen by: 100 agents, d = 8, T = 4096, L = 64, R = 0.5, ball.
-/// The largest totals seen on other seeds are 0.0051, 0.017 and 0.064.
+/// Limits on regret, on seeds that were not used for tuning: 100 agents, d = 8, T = 4096, L = 64, R = 0.5, ball. The largest
+/// totals on other seeds are 0.0051, 0.017 and 0.064.
 mod limits {
     use super::*;
 
@@ -328,7 +317,7 @@ mod limits {
     }
 
     #[test]
-    fn without_attack() {
+    fn regret_without_attack_is_within_limit() {
         let outcome = simulate_seed(
             &SimulationConfig { attack: Attack::None, corrupt: 0.0, ..SimulationConfig::default() },
             2001,
@@ -338,21 +327,21 @@ mod limits {
     }
 
     #[test]
-    fn three_in_ten() {
+    fn regret_with_30_percent_corrupted_is_within_limit() {
         let (total, width, attack) = worst(0.3, 2002);
         assert!(total <= 0.05, "{attack}: {total}");
-        // Not proven; so it is watched.
+        // Observed, not proven.
         assert!(width <= 1.0, "{width}");
     }
 
     #[test]
-    fn nine_in_twenty() {
+    fn regret_with_45_percent_corrupted_is_within_limit() {
         let (total, _, attack) = worst(0.45, 2003);
         assert!(total <= 0.2, "{attack}: {total}");
     }
 
     #[test]
-    fn the_mean_falls_to_one_in_ten() {
+    fn mean_fails_with_10_percent_corrupted() {
         for attack in [Attack::Huge, Attack::Collude] {
             let run = RunConfig { aggregator: AggregatorName::Mean, ..RunConfig::default() };
             let config = SimulationConfig { attack, corrupt: 0.1, ..of(run) };
@@ -361,7 +350,7 @@ mod limits {
         }
     }
 
-    /// log regret by log T from 2¹⁰ to 2²⁰ with L = √T.
+    /// Returns the slope of log regret by log T from 2¹⁰ to 2²⁰ with L = √T.
     fn slope(aggregator: AggregatorName, attack: Attack) -> f64 {
         let regret = |power: u32| {
             let (steps, episode_len) = (1 << power, Some(1 << (power / 2)));
@@ -379,13 +368,13 @@ mod limits {
     }
 
     #[test]
-    fn the_means_regret_is_linear() {
+    fn regret_of_the_mean_is_linear() {
         let slope = slope(AggregatorName::Mean, Attack::Collude);
         assert!(slope >= 0.95, "{slope}");
     }
 
     #[test]
-    fn who_is_attacked_and_alone_does_not_learn() {
+    fn attacked_solo_agent_does_not_learn() {
         let run = RunConfig { aggregator: AggregatorName::Solo, ..RunConfig::default() };
         let config = SimulationConfig { attack: Attack::FakeParameter, ..of(run) };
         let total = simulate_seed(&config, 2006).attacked_total.unwrap();
@@ -393,7 +382,7 @@ mod limits {
     }
 
     #[test]
-    fn privacy() {
+    fn private_late_regret_is_within_limit() {
         let run = RunConfig {
             dim: 4,
             episode_len: Some(8),
@@ -408,28 +397,31 @@ mod limits {
     }
 }
 
-/// Logs with something wrong in them: what, and in which line.
 #[test]
-fn logs_say_what_is_wrong() {
+fn log_errors_name_line_and_defect() {
     let cases = [
         ("", "empty"),
         ("step,x_1,x_2\n1,0,0\n", "column reward is missing"),
         ("x_1,reward\n0,0\n", "column step is missing"),
         ("step,x_1,x_3,reward\n", "column x_2 is missing"),
         ("step,reward\n1,0\n", "column x_1 is missing"),
-        ("step,x_1,reward,colour\n", "column colour is not known"),
-        ("step,x_1,reward\n# a comment\n1,0.5\n", "line 3 has 2 fields, but 3 columns are named"),
-        ("step,x_1,reward\n1,abc,0\n", "line 2: 'abc' is no finite number"),
-        ("step,x_1,reward\n1,0,NaN\n", "line 2: 'NaN' is no finite number"),
-        ("step,x_1,x_2,reward\n1,0,1,0\n\n1,0.8,0.7,0\n", "line 4: the action's norm is 1.063015, above 1"),
-        ("step,x_1,reward\n1,1,1.5\n", "line 2: the reward is 1.5"),
-        ("step,x_1,reward\n1,1,-1e30\n", "line 2: the reward is -1e30; scale all rewards"),
+        ("step,x_1,reward,colour\n", "unknown column colour; expected step"),
+        ("step,x_1,reward\n# a comment\n1,0.5\n", "line 3 has 2 fields, but the header has 3"),
+        ("step,x_1,reward\n1,abc,0\n", "line 2: 'abc' is not a finite number"),
+        ("step,x_1,reward\n1,0,NaN\n", "line 2: 'NaN' is not a finite number"),
+        ("step,x_1,x_2,reward\n1,0,1,0\n\n1,0.8,0.7,0\n", "line 4: norm of the action is 1.063015; scale"),
+        ("step,x_1,reward\n1,1,1.5\n", "line 2: reward is 1.5"),
+        ("step,x_1,reward\n1,1,-1e30\n", "line 2: reward is -1e30; scale all rewards"),
         ("step,x_1,reward\n", "no steps"),
     ];
-    for (text, sentence) in cases {
+    for (text, expected) in cases {
         let error = Log::parse(text, true).unwrap_err().to_string();
-        assert!(error.contains(sentence), "{text:?}: {error:?} lacks {sentence:?}");
+        assert!(error.contains(expected), "{text:?}: {error:?} does not contain {expected:?}");
     }
+}
+
+#[test]
+fn log_columns_may_be_in_any_order() {
     let log = Log::parse("reward, x_2 ,x_1,step\n3,0,1,a\n-4,1,0,a\n5,0.5,0.5,b\n6,0,0,a\n", false).unwrap();
     assert_eq!((log.dimension(), log.sets()), (2, 3));
     let set = |index| log.set(index).map(|(x, reward)| (x.to_vec(), reward)).collect::<Vec<_>>();

@@ -110,7 +110,7 @@ pub(super) fn setting_table(records: &[Record]) -> String {
     let mut text = String::from("\n| setting | aggregator | total | late | width |\n|---|---|---|---|---|\n");
     for group in by_setting(records) {
         let Record { config, outcome, .. } = group[0];
-        let mut setting = report::setting(config);
+        let mut setting = report::describe(config);
         if config.run.privacy.is_some() {
             let _ = write!(setting, ", {}", config.run.mechanism);
         }

@@ -309,7 +309,7 @@ impl World {
     /// Whether all episodes are closed, and every honest device has an answer to all that it made.
     fn is_done(&self) -> bool {
         let honest = |device: &&Device| matches!(device.role, Role::Durable | Role::Forgetful);
-        let over = self.controller.as_ref().is_some_and(|controller| controller.service.is_over());
+        let over = self.controller.as_ref().is_some_and(|controller| controller.service.is_finished());
         over && self.now >= self.quiet_from && self.devices.iter().filter(honest).all(Device::is_drained)
     }
 
@@ -319,11 +319,11 @@ impl World {
         let mut copy = self.oracle.copy()?;
         let again = start(&mut copy, &self.config, &self.registry, &self.master, self.timing, 0);
         let again = again.map_err(|error| format!("the list is refused: {error}"))?;
-        if !again.is_over() {
+        if !again.is_finished() {
             return Err("replayed, the list goes on".into());
         }
         let bits = |service: &StateMachine| -> Vec<u64> {
-            let streams = service.learner().streams();
+            let streams = service.controller().streams();
             streams.gram.values().iter().chain(streams.feature_sum.values()).map(|x| x.to_bits()).collect()
         };
         if bits(&again) != bits(&controller.service) {
@@ -383,7 +383,7 @@ impl World {
     fn connect(&mut self, index: usize) {
         let (link, _) = self.links[index];
         if let Some(controller) = &mut self.controller {
-            controller.service.disconnected(link);
+            controller.service.remove_link(link);
             controller.decoders.remove(&link);
         }
         self.links[index].0 = Link(self.next_link);
@@ -434,7 +434,7 @@ impl World {
             let decoder = controller.decoders.entry(link).or_default();
             for byte in bytes {
                 if let Some(frame) = decoder.push(byte) {
-                    let _ = controller.service.handle(link, &mut frame.to_vec());
+                    let _ = controller.service.handle_frame(link, &mut frame.to_vec());
                 }
             }
         }

@@ -230,24 +230,24 @@ impl Oracle {
     /// The service has stored all that it had to.
     pub fn settled(&mut self, service: &StateMachine) -> Result<(), Wrong> {
         self.verdict()?;
-        if service.is_over() != self.is_over {
+        if service.is_finished() != self.is_over {
             return Err("the service and its store do not agree whether the run is over".into());
         }
-        let streams = service.learner().streams();
+        let streams = service.controller().streams();
         let rows: Vec<Vec<f64>> = streams
             .gram
             .rows()
             .zip(streams.feature_sum.rows())
             .map(|(gram, feature_sum)| gram.iter().chain(feature_sum).copied().collect())
             .collect();
-        match service.learner() {
+        match service.controller() {
             AnyController::Plain(_) => {
                 let bits = |rows: &[Vec<f64>]| -> Vec<u64> { rows.iter().flatten().map(|x| x.to_bits()).collect() };
                 if bits(&rows) != bits(&self.sums) {
                     return Err("the sums are not those of the list".into());
                 }
             }
-            AnyController::Private(_) if !service.is_over() => self.check_noise(&rows)?,
+            AnyController::Private(_) if !service.is_finished() => self.check_noise(&rows)?,
             AnyController::Private(_) => {}
         }
         self.check_model(service)
@@ -284,8 +284,8 @@ impl Oracle {
 
     /// The model solves its equation: Λ = G + λI and Λθ = b, for what the rule says of G, λ and b.
     fn check_model(&self, service: &StateMachine) -> Result<(), Wrong> {
-        let (estimate, Some(release)) = (service.learner().estimate(), self.releases.last()) else { return Ok(()) };
-        if service.is_over() || estimate.parameters.is_none() || estimate.raised > 0 {
+        let (estimate, Some(release)) = (service.controller().estimate(), self.releases.last()) else { return Ok(()) };
+        if service.is_finished() || estimate.parameters.is_none() || estimate.raised > 0 {
             return Ok(());
         }
         let [theta, design] =

@@ -5,6 +5,8 @@
 mod naive;
 #[path = "../../../host/tests/shared/random.rs"]
 mod random;
+#[path = "../../../host/tests/shared/uniform.rs"]
+mod uniform;
 
 use fedbandit::aggregate::Mean;
 use fedbandit::algorithm::Controller;

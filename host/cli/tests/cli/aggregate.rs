@@ -1,4 +1,4 @@
-//! `fedbandit aggregate` from outside: files in, JSON and exit codes out.
+//! `fedbandit aggregate`: input files, JSON output and exit codes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-/// A file that lives as long as its test.
+/// Temporary file, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -41,7 +41,7 @@ fn fedbandit(options: &str, file: impl AsRef<Path>) -> Output {
 fn report(options: &str, file: &Scratch) -> Value {
     let output = fedbandit(options, file);
     assert!(output.status.success(), "{options}: {}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1, "one line for programs");
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1, "not one line");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -49,7 +49,7 @@ fn point(options: &str, file: &Scratch) -> Vec<f64> {
     serde_json::from_value(report(options, file)["point"].clone()).unwrap()
 }
 
-/// Nothing on stdout, one sentence on stderr, and the exit code.
+/// Asserts the exit code, a sentence on stderr, and an empty stdout.
 fn refuses(options: &str, file: impl AsRef<Path>, code: i32, sentence: &str) {
     let output = fedbandit(options, file);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -88,7 +88,7 @@ fn ten() -> Scratch {
 }
 
 #[test]
-fn every_rule_answers() {
+fn each_rule_returns_its_aggregate() {
     let file = ten();
     assert_eq!(point("--rule mean", &file), [100.9, 100.9]);
     assert_eq!(point("--rule coordinate-median", &file), [1.0, 1.0]);
@@ -106,7 +106,7 @@ fn every_rule_answers() {
 }
 
 #[test]
-fn the_report_has_its_keys_in_order() {
+fn report_keys_are_in_order() {
     let file = Scratch::new("points.csv", "0,0\n3,4\nnan,1\ninf,1\n");
     let text = String::from_utf8(fedbandit("--rule mean", &file).stdout).unwrap();
     let keys = [
@@ -137,9 +137,8 @@ fn the_report_has_its_keys_in_order() {
     assert!(report["version"].as_str().unwrap().starts_with(env!("CARGO_PKG_VERSION")));
 }
 
-/// The configuration has what was not given, too, and nothing that the rule does not use.
 #[test]
-fn the_report_has_what_it_takes_to_find_the_answer_again() {
+fn report_config_has_defaults_and_omits_unused_options() {
     let file = Scratch::new("points.csv", "0\n1\n2\n3\n");
     let config = |options: &str| {
         let mut config = report(options, &file)["config"].clone();
@@ -160,7 +159,7 @@ fn the_report_has_what_it_takes_to_find_the_answer_again() {
 }
 
 #[test]
-fn numbers_come_out_as_they_went_in() {
+fn numbers_round_trip_exactly() {
     let values = [0.1, 1e300, -5e-324, 1.0 / 3.0, f64::MIN_POSITIVE, 123_456_789.123_456_78];
     let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     let csv = Scratch::new("row.csv", values.map(|value| format!("{value:e}")).join(","));
@@ -170,14 +169,14 @@ fn numbers_come_out_as_they_went_in() {
 }
 
 #[test]
-fn csv_may_have_names_comments_and_blank_lines() {
+fn csv_header_comments_and_blank_lines_are_skipped() {
     let text = "\u{feff}# made by hand\n\n a , b \r\n 1 , 2 \r\n\n3,4 # the last\n";
     assert_eq!(point("--rule mean", &Scratch::new("points.csv", text)), [2.0, 3.0]);
     assert_eq!(point("--rule mean", &Scratch::new("POINTS.CSV", "1\n2\n6")), [3.0]);
 }
 
 #[test]
-fn npy_of_every_version_and_order() {
+fn npy_versions_and_memory_orders_are_read() {
     let values = [1.0, 2.0, 3.0, 4.0, 5.0, 9.0];
     for version in 1..=3 {
         let file = Scratch::new("a.npy", npy(version, &matrix("(2, 3)"), &values));
@@ -202,7 +201,7 @@ const BY_NUMPY_FORTRAN: &[u8] = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortra
     \x00\x00\x00\x00\x00\x00\x14@\x00\x00\x00\x00\x00\x00\x08@\x00\x00\x00\x00\x00\x00\x18@";
 
 #[test]
-fn files_of_numpy_are_read() {
+fn files_written_by_numpy_are_read() {
     assert_eq!((BY_NUMPY.len(), BY_NUMPY_FORTRAN.len()), (176, 176));
     let report = report("--rule coordinate-median", &Scratch::new("a.npy", BY_NUMPY));
     assert_eq!((&report["point"], &report["rejected_rows"]), (&json!([0.1, 0.0]), &json!(1)));
@@ -210,8 +209,8 @@ fn files_of_numpy_are_read() {
 }
 
 #[test]
-fn shares_are_decimal() {
-    // 0.29·100 is below 29 in f64: with f = 28 the mean of the values left would not be 1.
+fn decimal_shares_are_exact() {
+    // 0.29·100 is below 29 in f64; with f = 28 the trimmed mean would not be 1.
     let rows: Vec<_> = (0..100).map(|i| if i < 29 { "100" } else { "1" }).collect();
     let file = Scratch::new("points.csv", rows.join("\n"));
     assert_eq!(point("--rule trimmed-mean --corrupt 0.29", &file), [1.0]);
@@ -219,10 +218,10 @@ fn shares_are_decimal() {
 }
 
 #[test]
-fn options_that_do_not_fit_are_refused() {
+fn unsuitable_options_are_rejected() {
     let file = ten();
     for rule in ["trimmed-mean", "krum", "multi-krum"] {
-        refuses(&format!("--rule {rule}"), &file, 2, &format!("{rule} needs --corrupt SHARE"));
+        refuses(&format!("--rule {rule}"), &file, 2, &format!("{rule} requires --corrupt SHARE"));
         refuses(&format!("--rule {rule} --corrupt 0.1 --seed 1"), &file, 2, &format!("{rule} does not use --seed"));
     }
     for (options, sentence) in [
@@ -231,15 +230,15 @@ fn options_that_do_not_fit_are_refused() {
         ("--rule mean --tolerance 1e-3", "mean does not use --tolerance"),
         ("--rule coordinate-median --corrupt 0.1", "coordinate-median does not use --corrupt"),
         ("--rule geometric-median --groups 2", "geometric-median does not use --groups"),
-        ("--rule median-of-means", "median-of-means needs --corrupt SHARE or --groups P"),
+        ("--rule median-of-means", "median-of-means requires --corrupt SHARE or --groups P"),
         ("--rule median-of-means --groups 3 --corrupt 0.1", "cannot be used with"),
         ("--rule median-of-means --groups 0", "invalid value '0'"),
-        ("--rule krum --corrupt 0.5", "a share is from 0 to below 0.5"),
-        ("--rule krum --corrupt=-0.1", "a share is from 0 to below 0.5"),
-        ("--rule krum --corrupt nan", "a share is from 0 to below 0.5"),
-        ("--rule geometric-median --tolerance 0", "a tolerance is a positive number"),
-        ("--rule geometric-median --tolerance abs:x", "a tolerance is a positive number"),
-        ("--rule geometric-median --tolerance inf", "a tolerance is a positive number"),
+        ("--rule krum --corrupt 0.5", "expected a number from 0 to below 0.5"),
+        ("--rule krum --corrupt=-0.1", "expected a number from 0 to below 0.5"),
+        ("--rule krum --corrupt nan", "expected a number from 0 to below 0.5"),
+        ("--rule geometric-median --tolerance 0", "expected a positive number"),
+        ("--rule geometric-median --tolerance abs:x", "expected a positive number"),
+        ("--rule geometric-median --tolerance inf", "expected a positive number"),
     ] {
         refuses(options, &file, 2, sentence);
     }
@@ -248,7 +247,7 @@ fn options_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn rules_refuse_too_many_corrupted() {
+fn too_many_corrupted_points_are_rejected() {
     let file = ten();
     refuses("--rule krum --corrupt 0.4", &file, 65, "krum is undefined for 10 points, 4 of them corrupted");
     refuses(
@@ -266,7 +265,7 @@ fn rules_refuse_too_many_corrupted() {
 }
 
 #[test]
-fn bad_csv_is_told_where() {
+fn invalid_csv_is_reported_with_its_line() {
     data_error("a.csv", "", "no line of numbers found");
     data_error("a.csv", "# nothing\n\n", "no line of numbers found");
     data_error("a.csv", "x,y\n", "no points to aggregate");
@@ -278,7 +277,7 @@ fn bad_csv_is_told_where() {
 }
 
 #[test]
-fn bad_npy_is_told_what() {
+fn invalid_npy_is_reported_with_its_defect() {
     let values = [1.0, 2.0, 3.0, 4.0];
     let good = npy(1, &matrix("(2, 2)"), &values);
     data_error("a.npy", "", "truncated .npy file");
@@ -300,7 +299,7 @@ fn bad_npy_is_told_what() {
 }
 
 #[test]
-fn claims_of_a_header_are_not_believed() {
+fn npy_header_with_false_size_is_rejected() {
     let promises = "header declares";
     for shape in ["(4611686018427387904, 4)", "(2305843009213693952, 1)", "(1000000000000, 3)"] {
         data_error("a.npy", npy(1, &matrix(shape), &[]), promises);
@@ -325,7 +324,7 @@ fn claims_of_a_header_are_not_believed() {
 }
 
 #[test]
-fn files_that_cannot_be_read_are_told() {
+fn unreadable_files_exit_with_74() {
     let file = Scratch::new("a.csv", "1\n");
     refuses("--rule mean", file.0.with_file_name("missing.npy"), 74, "missing.npy: No such file or directory");
     let directory = file.0.with_file_name("directory.csv");
@@ -334,7 +333,7 @@ fn files_that_cannot_be_read_are_told() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn closed_stdout_is_not_an_error() {
     let file = Scratch::new("wide.csv", vec!["1.5"; 200_000].join(","));
     let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
     command.args(["aggregate", "--rule", "mean"]).arg(&file.0).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -345,11 +344,11 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_documents_rules_output_and_exit_codes() {
     let output = Command::new(env!("CARGO_BIN_EXE_fedbandit")).args(["aggregate", "--help"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     for word in
-        ["geometric-median:", "multi-krum:", "Example:", "certified_gap", "rejected_rows", "Exit codes:", "abs:EPS"]
+        ["geometric-median:", "multi-krum:", "Examples:", "certified_gap", "rejected_rows", "Exit codes:", "abs:EPS"]
     {
         assert!(text.contains(word), "{word}");
     }

@@ -1,15 +1,14 @@
-//! docs/benchmarks.md: what it says of itself follows from its tables.
+//! The derived section of docs/benchmarks.md.
 
 #[path = "../../../benches/record/markdown.rs"]
 mod page;
 
-/// `./ci.sh bench --write` finds the losses; nobody else may.
 #[test]
-fn the_losses_on_record_are_those_of_the_tables() {
+fn recorded_losses_match_the_tables() {
     let page = include_str!("../../../../docs/benchmarks.md");
-    let [_, losses, _] = page::section(page, page::LOSSES).expect("the section is there");
+    let [_, losses, _] = page::section(page, page::LOSSES).expect("the section exists");
     assert_eq!(losses, page::losses(page));
-    assert_eq!(page::with(page, page::LOSSES, losses), page);
+    assert_eq!(page::replace_section(page, page::LOSSES, losses), page);
 }
 
 const PAGE: &str = "\
@@ -38,8 +37,8 @@ const PAGE: &str = "\
 ";
 
 #[test]
-fn a_missed_limit_a_faster_peer_and_an_absent_one_are_losses() {
-    let page = page::with(PAGE, page::LOSSES, "nothing yet");
+fn missed_limits_faster_peers_and_unmeasured_peers_are_losses() {
+    let page = page::replace_section(PAGE, page::LOSSES, "placeholder");
     let losses = page::losses(&page);
     let rows: Vec<&str> = losses.lines().filter(|line| line.starts_with("| ")).collect();
     let expected = [
@@ -48,14 +47,14 @@ fn a_missed_limit_a_faster_peer_and_an_absent_one_are_losses() {
         "| 3 | 1.25 | 2.0 | 0.99 |",
         "| N | peer ms | × |",
         "| 1 | not measured: no network | – |",
-        "| table | at least | at most |",
+        "| table | smallest | largest |",
         "| Speed (limit 2) | 1.25 | 2.50 |",
     ];
     assert_eq!(rows, expected);
-    assert!(!losses.contains("There is no such row"));
-    // It does not find itself.
-    let page = page::with(&page, page::LOSSES, &losses);
+    assert!(!losses.contains("No such row"));
+    // The derived section itself is not searched.
+    let page = page::replace_section(&page, page::LOSSES, &losses);
     assert_eq!(page::losses(&page), losses);
     let won = PAGE.replace(" ✗", "").replace("0.99", "1.00").replace("not measured: no network | –", "9 | 2.0");
-    assert!(page::losses(&won).contains("There is no such row"));
+    assert!(page::losses(&won).contains("No such row"));
 }

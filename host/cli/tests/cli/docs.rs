@@ -1,4 +1,4 @@
-//! The documentation: its links lead somewhere, what it shows of files is in them, and its commands print what it says.
+//! The documentation: its links, excerpts and command outputs.
 
 #[path = "../../../../core/examples/one_episode.rs"]
 #[expect(dead_code, reason = "its main is not called here")]
@@ -14,7 +14,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().into()
 }
 
-/// All Markdown files that are not built or hidden.
+/// Returns all Markdown files outside of build and hidden directories.
 fn pages() -> Vec<PathBuf> {
     let (mut pages, mut directories) = (Vec::new(), vec![repository()]);
     while let Some(directory) = directories.pop() {
@@ -31,12 +31,12 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The text outside of fenced code.
+/// Returns the text outside of fenced code.
 fn prose(page: &str) -> String {
     page.split("```").step_by(2).collect()
 }
 
-/// The anchors of headings, as forges make them: lower case, hyphens for spaces, no punctuation.
+/// Returns the anchors of headings as forges generate them: lower case, hyphens for spaces, no punctuation.
 fn anchors(page: &str) -> Vec<String> {
     let text = prose(page);
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -49,7 +49,7 @@ fn anchors(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let mut followed = 0;
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
@@ -62,7 +62,11 @@ fn links_lead_somewhere() {
             assert!(target.exists(), "{}: {link}", page.display());
             if !anchor.is_empty() {
                 let there = anchors(&fs::read_to_string(&target).unwrap());
-                assert!(there.iter().any(|other| other == anchor), "{}: {link} is none of {there:?}", page.display());
+                assert!(
+                    there.iter().any(|other| other == anchor),
+                    "{}: {link} is not one of {there:?}",
+                    page.display()
+                );
             }
             followed += 1;
         }
@@ -70,9 +74,9 @@ fn links_lead_somewhere() {
     assert!(followed > 100, "{followed} links");
 }
 
-/// The files that it leads to have the names that the table says, last parts of paths.
+/// The files in the table define the names beside them.
 #[test]
-fn the_paper_leads_to_code() {
+fn table_from_paper_to_code_names_existing_items() {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     let table = readme.split_once("\n## From the paper to the code\n").unwrap().1;
     let mut found = 0;
@@ -83,14 +87,14 @@ fn the_paper_leads_to_code() {
         let code: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
         for name in cells[1].split('`').skip(1).step_by(2).filter(|_| !files.is_empty()) {
             let name = name.rsplit("::").next().unwrap();
-            assert!(code.contains(name), "{row}: no {name}");
+            assert!(code.contains(name), "{row}: {name} not found");
             found += 1;
         }
     }
     assert!(found > 30, "{found} names");
 }
 
-/// The fenced blocks after a remark `<!-- WORD argument -->`, with that argument.
+/// Returns the fenced blocks after a comment `<!-- WORD argument -->`, with the argument.
 fn marked<'a>(page: &'a str, word: &str) -> Vec<(&'a str, &'a str)> {
     let start = format!("<!-- {word}");
     let block = |rest: &'a str| {
@@ -102,21 +106,21 @@ fn marked<'a>(page: &'a str, word: &str) -> Vec<(&'a str, &'a str)> {
 }
 
 #[test]
-fn excerpts_are_from_their_files() {
+fn excerpts_match_their_files() {
     let mut compared = 0;
     for page in pages() {
         for (file, excerpt) in marked(&fs::read_to_string(&page).unwrap(), "from ") {
             let text = fs::read_to_string(repository().join(file)).unwrap();
-            assert!(text.contains(excerpt), "{}: {file} has no\n{excerpt}", page.display());
+            assert!(text.contains(excerpt), "{}: not in {file}:\n{excerpt}", page.display());
             compared += 1;
         }
     }
     assert!(compared >= 8, "{compared} excerpts");
 }
 
-/// Blocks marked `run` are run in one directory per page, with the files that it shows.
+/// Runs the blocks marked `run` in one directory per page, with the files that the page shows.
 #[test]
-fn commands_print_what_is_said() {
+fn commands_print_the_documented_output() {
     let mut commands = 0;
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
@@ -125,12 +129,12 @@ fn commands_print_what_is_said() {
             fs::write(here.0.join(file), content).unwrap();
         }
         for (_, block) in marked(&text, "run") {
-            for said in block.split("$ fedbandit ").skip(1) {
-                let (arguments, said) = said.split_once('\n').unwrap();
+            for command in block.split("$ fedbandit ").skip(1) {
+                let (arguments, expected) = command.split_once('\n').unwrap();
                 let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
                 let output = command.current_dir(&here.0).args(arguments.split_whitespace()).output().unwrap();
                 let printed = String::from_utf8(output.stdout).unwrap();
-                assert_eq!(printed.trim_end(), said.trim_end(), "{}: {arguments}", page.display());
+                assert_eq!(printed.trim_end(), expected.trim_end(), "{}: {arguments}", page.display());
                 commands += 1;
             }
         }
@@ -139,12 +143,12 @@ fn commands_print_what_is_said() {
 }
 
 #[test]
-fn the_example_prints_what_is_said() {
+fn one_episode_example_prints_the_documented_output() {
     let guide = fs::read_to_string(repository().join("docs/guide/firmware.md")).unwrap();
     assert!(guide.contains(&one_episode::one_episode().unwrap().to_string()));
 }
 
-/// What the guide promises of its examples.
+/// docs/guide.md promises examples of less than 60 lines.
 #[test]
 fn examples_are_short() {
     let examples: Vec<_> =

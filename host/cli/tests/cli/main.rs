@@ -1,4 +1,4 @@
-//! The commands that need no devices, from outside, and the documentation that shows what they print.
+//! Commands that need no devices, and the documentation that shows their output.
 
 mod aggregate;
 mod benchmarks;

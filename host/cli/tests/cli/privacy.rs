@@ -1,4 +1,4 @@
-//! `fedbandit privacy` from outside: options in, a table or JSON and exit codes out.
+//! `fedbandit privacy`: table, JSON and exit codes.
 
 use std::process::{Command, Output};
 
@@ -19,7 +19,7 @@ fn text(options: &str) -> String {
 
 fn report(options: &str) -> Value {
     let text = text(&format!("{options} --json"));
-    assert_eq!(text.lines().count(), 1, "one line for programs");
+    assert_eq!(text.lines().count(), 1, "not one line");
     serde_json::from_str(&text).unwrap()
 }
 
@@ -31,7 +31,7 @@ fn close(actual: f64, expected: f64) {
     assert!((actual / expected - 1.0).abs() < 1e-5, "{actual} is not {expected}");
 }
 
-/// Exit code 2, nothing on stdout, and a sentence on stderr.
+/// Asserts exit code 2, a sentence on stderr, and an empty stdout.
 fn refuses(options: &str, sentence: &str) {
     let output = fedbandit(options);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -41,7 +41,7 @@ fn refuses(options: &str, sentence: &str) {
 }
 
 #[test]
-fn the_report_has_exactly_its_keys_in_order() {
+fn report_keys_are_in_order() {
     let text = text(&format!("{SETTING} --json"));
     let keys = [
         "sensitivity",
@@ -65,7 +65,7 @@ fn the_report_has_exactly_its_keys_in_order() {
 }
 
 #[test]
-fn the_numbers_follow_from_each_other() {
+fn report_numbers_satisfy_their_formulas() {
     let delta = 64.0 * 3.0 / 2.0_f64.sqrt();
     let sensitivity = number(SETTING, "sensitivity");
     assert!(sensitivity > delta && sensitivity < delta * 1.0001);
@@ -81,13 +81,13 @@ fn the_numbers_follow_from_each_other() {
 }
 
 #[test]
-fn defaults_are_the_tree_strict_admission_no_groups_50_agents_and_5_percent() {
+fn defaults_equal_their_explicit_values() {
     let spelled = "--mechanism tree --admission strict --group-size 1 --agents 50 --delta 0.05";
     assert_eq!(report(SETTING), report(&format!("{SETTING} {spelled}")));
 }
 
 #[test]
-fn options_have_their_effect() {
+fn options_change_noise_as_expected() {
     let with = |options: &str| report(&format!("{SETTING} {options}"));
     let ratio = |options: &str, key: &str| with(options)[key].as_f64().unwrap() / number(SETTING, key);
     close(ratio("--admission paper", "sensitivity"), 4.0 / 3.0);
@@ -99,7 +99,7 @@ fn options_have_their_effect() {
     assert!(with("--mechanism blt")["levels"].is_null());
     close(ratio("--group-size 8", "release_sigma_max"), 1.0 / 8.0);
     close(ratio("--group-size 8", "node_sigma"), 1.0);
-    assert!(ratio("--group-size 8", "noise_norm_bound") < 1.0 / 8.0, "fewer groups than agents");
+    assert!(ratio("--group-size 8", "noise_norm_bound") < 1.0 / 8.0, "groups reduce the bound by more than their size");
     assert!(ratio("--agents 500", "noise_norm_bound") > 1.0);
     assert!(ratio("--delta 0.5", "noise_norm_bound") < 1.0);
 }
@@ -112,7 +112,7 @@ fn one_episode_needs_no_noise() {
 }
 
 #[test]
-fn the_table_says_what_is_protected_and_what_is_not() {
+fn table_lists_what_is_protected_and_what_is_not() {
     let text = text(&format!("{SETTING} --group-size 5 --agents 70 --delta 0.01"));
     for part in [
         "(1, 1e-6)-differential privacy of each message over 1024 episodes by tree",
@@ -122,7 +122,7 @@ fn the_table_says_what_is_protected_and_what_is_not() {
         "the paper's B·L",
         "the 64 steps of one device",
         "Not protected",
-        "in 2 of them mu is 2.1",
+        "in 2 messages has mu = 2.1",
         "the controller",
         "when a message was sent",
     ] {
@@ -132,7 +132,7 @@ fn the_table_says_what_is_protected_and_what_is_not() {
 }
 
 #[test]
-fn help_explains_every_key() {
+fn help_documents_every_key() {
     let help = text("--help");
     for key in report(SETTING).as_object().unwrap().keys().filter(|key| *key != "nu") {
         assert!(help.contains(key.as_str()), "{key}");
@@ -140,7 +140,7 @@ fn help_explains_every_key() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_options_are_rejected() {
     let with = |change: &str| {
         let mut options = SETTING.to_owned();
         for pair in change.split(',') {
@@ -168,17 +168,17 @@ fn what_makes_no_sense_is_refused() {
         ("--mu one", "--mu"),
         ("--episodes 0", "--episodes"),
         ("--episodes 4294967296", "--episodes"),
-        ("--episode-len 0", "an episode has 1 to 65536 steps, not 0"),
-        ("--episode-len 65537", "an episode has 1 to 65536 steps, not 65537"),
+        ("--episode-len 0", "episode length must be from 1 to 65536, got 0"),
+        ("--episode-len 65537", "episode length must be from 1 to 65536, got 65537"),
         ("--dim 0", "--dim"),
         ("--dim 256", "--dim"),
-        ("--mechanism bush", "no mechanism is called 'bush'; there are tree, honaker, blt"),
+        ("--mechanism bush", "unknown mechanism 'bush'; expected one of tree, honaker, blt"),
         ("--admission none", "--admission"),
         ("--group-size 0", "--group-size"),
-        ("--group-size 51", "50 agents make no group of 51"),
+        ("--group-size 51", "--group-size 51 exceeds --agents 50"),
         ("--agents 0", "--agents"),
-        ("--delta 0", "a probability is between 0 and 1"),
-        ("--delta 1", "a probability is between 0 and 1"),
+        ("--delta 0", "expected a number between 0 and 1"),
+        ("--delta 1", "expected a number between 0 and 1"),
     ] {
         refuses(&with(change), sentence);
     }
@@ -186,7 +186,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn the_largest_setting_has_an_answer() {
+fn largest_configuration_has_finite_noise() {
     for mechanism in ["tree", "honaker", "blt"] {
         let options = format!("--episodes 4294967295 --episode-len 65536 --dim 255 --mechanism {mechanism}");
         let report = report(&format!("--mu 1e-3 --nu 1e-12 {options}"));

@@ -1,4 +1,4 @@
-//! `fedbandit simulate` and `sweep` from outside: options in, tables, JSON, files and exit codes out.
+//! `fedbandit simulate` and `sweep`: tables, JSON, files and exit codes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ fn json(directory: &Path, arguments: &str) -> Value {
     serde_json::from_str(&stdout(directory, &format!("{arguments} --json"))).unwrap()
 }
 
-/// An exit code, nothing on stdout, and a sentence on stderr.
+/// Asserts the exit code, a sentence on stderr, and an empty stdout.
 fn refuses(directory: &Path, arguments: &str, code: i32, sentence: &str) {
     let output = fedbandit(directory, arguments);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -47,9 +47,9 @@ fn refuses(directory: &Path, arguments: &str, code: i32, sentence: &str) {
     assert!(output.stdout.is_empty());
 }
 
-/// With fewer agents and steps, which the examples do not say.
+/// Runs the examples with fewer agents and steps.
 #[test]
-fn the_examples_of_help_run() {
+fn examples_in_help_run() {
     let here = Directory::new("examples");
     let help = stdout(&here.0, "simulate --help");
     let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  fedbandit ")).collect();
@@ -60,7 +60,7 @@ fn the_examples_of_help_run() {
 }
 
 #[test]
-fn json_has_the_keys_that_programs_rely_on() {
+fn json_has_documented_keys() {
     let here = Directory::new("keys");
     let report = json(&here.0, &format!("simulate {SMALL} --attack fake-parameter"));
     assert_eq!(report["config"]["agents"], 12);
@@ -85,7 +85,7 @@ fn json_has_the_keys_that_programs_rely_on() {
         "agent_steps_per_cpu_second",
     ];
     for run in runs {
-        // The oracle has no attacked agents.
+        // The oracle runs without attacked agents.
         let oracle = run["aggregator"] == "oracle";
         for key in numbers.iter().filter(|key| !(oracle && **key == "attacked_total")) {
             assert!(run[*key].is_number(), "{key}: {}", run[*key]);
@@ -101,21 +101,21 @@ fn json_has_the_keys_that_programs_rely_on() {
     assert_eq!(private["config"]["seeds"], serde_json::json!([1, 2]));
 }
 
-/// The README's first command: its table is what the README shows, and its report needs nothing else.
+/// The README shows the table of its first command. The report is one self-contained file.
 #[test]
-fn the_demonstration_is_what_the_readme_shows() {
+fn demonstration_matches_the_readme() {
     let here = Directory::new("demonstration");
     let text = stdout(&here.0, "simulate");
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    assert!(readme.contains(text.trim_end()), "README.md lacks what `fedbandit simulate` prints:\n{text}");
+    assert!(readme.contains(text.trim_end()), "README.md lacks the output of `fedbandit simulate`:\n{text}");
     assert_eq!(here.names(""), BTreeSet::from(["report".into()]));
     assert_eq!(here.names("report"), BTreeSet::from(["report.html".into()]));
     let page = fs::read_to_string(here.0.join("report/report.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 3);
-    for title in ["Regret under attack", "How much corruption each aggregator bears", "The cost of privacy"] {
+    for title in ["Regret under attack", "Regret by share of corrupted agents", "The cost of privacy"] {
         assert!(page.contains(title), "{title}");
     }
-    // Enough to run it again.
+    // The page has all that is needed to reproduce it.
     let version = stdout(&here.0, "--version");
     for provenance in [version.trim(), "&quot;agents&quot;:100", "seeds 1, 2, 3"] {
         assert!(page.contains(provenance), "{provenance}");
@@ -127,69 +127,81 @@ fn the_demonstration_is_what_the_readme_shows() {
 }
 
 #[test]
-fn options_go_before_variables_and_these_before_files() {
+fn flag_overrides_variable_overrides_file_overrides_default() {
     let here = Directory::new("order");
     here.file("run.toml", "agents = 11\ndim = 2\nsteps = 64\nseeds = [3]\naggregator = \"mean\"\n");
     let report = json(&here.0, "simulate --config run.toml");
     assert_eq!((&report["config"]["agents"], &report["config"]["dim"]), (&11.into(), &2.into()));
     assert_eq!((report["runs"].as_array().unwrap().len(), &report["runs"][0]["seed"]), (1, &3.into()));
-    let with_variable = |arguments: &str| {
+    let agents = |variable: Option<&str>, arguments: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedbandit"));
-        let command = command.current_dir(&here.0).env("FEDBANDIT_AGENTS", "9").args(arguments.split_whitespace());
-        serde_json::from_slice::<Value>(&command.output().unwrap().stdout).unwrap()["config"]["agents"].clone()
+        command.current_dir(&here.0).envs(variable.map(|value| ("FEDBANDIT_AGENTS", value)));
+        let output = command.args(["simulate", "--json"]).args(arguments.split_whitespace()).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["config"]["agents"].clone()
     };
-    assert_eq!(with_variable("simulate --config run.toml --json"), 9);
-    assert_eq!(with_variable("simulate --config run.toml --agents 8 --json"), 8);
+    assert_eq!(agents(None, "--dim 2 --steps 64 --seeds 3 --aggregator mean"), 100);
+    assert_eq!(agents(None, "--config run.toml"), 11);
+    assert_eq!(agents(Some("9"), "--config run.toml"), 9);
+    assert_eq!(agents(Some("9"), "--config run.toml --agents 8"), 8);
 }
 
 #[test]
-fn senseless_options_are_refused_with_a_sentence() {
+fn invalid_options_are_rejected() {
     let here = Directory::new("options");
     for (options, sentence) in [
-        ("--corrupt 0.5", "corrupt: must be at least 0 and below 0.5, not 0.5"),
-        ("--corrupt -0.1", "corrupt: must be at least 0 and below 0.5, not -0.1"),
-        ("--episode-len 0", "episode-len: must be from 1 to 65536, not 0"),
-        ("--dim 7", "dim: 7 is not compiled in; take one of 1, 2, 3"),
-        ("--agents 0", "agents: must be from 1 to 10000000, not 0"),
-        ("--arms 0", "arms: must be from 1 to 1000000, not 0"),
-        ("--steps 0", "steps: there must be at least one step"),
+        ("--corrupt 0.5", "corrupt: must be at least 0 and below 0.5, got 0.5"),
+        ("--corrupt -0.1", "corrupt: must be at least 0 and below 0.5, got -0.1"),
+        ("--episode-len 0", "episode-len: episode length must be from 1 to 65536, got 0"),
+        ("--dim 7", "dim: 7 is not supported by virtual devices; use one of 1, 2, 3"),
+        ("--agents 0", "agents: must be from 1 to 10000000, got 0"),
+        ("--arms 0", "arms: must be from 1 to 1000000, got 0"),
+        ("--steps 0", "steps: must be at least 1, got 0"),
         ("--agents many", "agents"),
-        ("--attack nonsense", "no attack is called 'nonsense'; there are none, sign-flip"),
-        ("--aggregator average", "no aggregator is called 'average'; there are geometric-median"),
-        ("--environment moon", "no environment is called 'moon'; there are ball"),
-        ("--rewards gaussian:-1", "rewards are gaussian:R"),
-        ("--schedule never", "no schedule is called 'never'"),
-        ("--privacy 4,1e-6", "privacy: it needs bounded rewards"),
-        ("--privacy 4 --rewards bounded", "privacy is MU,NU"),
-        ("--rewards bounded --theta-norm 2", "theta-norm: 2 gives rewards beyond 1"),
+        ("--attack nonsense", "unknown attack 'nonsense'; expected one of none, sign-flip"),
+        ("--aggregator average", "unknown aggregator 'average'; expected one of geometric-median"),
+        ("--environment moon", "unknown environment 'moon'; expected one of ball"),
+        ("--rewards gaussian:-1", "invalid rewards 'gaussian:-1'; expected gaussian:R"),
+        ("--schedule never", "unknown schedule 'never'; expected one of calibrated, theorem"),
+        ("--privacy 4,1e-6", "privacy: requires bounded rewards"),
+        ("--privacy 4 --rewards bounded", "invalid privacy budget '4'; expected MU,NU"),
+        ("--rewards bounded --theta-norm 2", "theta-norm: must be at most 1 with bounded rewards, got 2"),
         ("--theta-norm 1e30", "theta-norm: must be positive and at most 1e15"),
-        ("--rewards gaussian:1e30", "rewards are gaussian:R with a noise level R from 0 to 1e15"),
+        ("--rewards gaussian:1e30", "expected gaussian:R with a noise level R from 0 to 1e15"),
         ("--seeds one", "a seed is a whole number"),
         ("--nonsense", "unexpected argument '--nonsense'"),
     ] {
         refuses(&here.0, &format!("simulate {options} --report out"), 2, sentence);
     }
-    // Known only once an aggregator is taken with the rest.
-    refuses(&here.0, "simulate --privacy 4,1e-6 --rewards bounded --aggregator solo", 78, "solo sends nothing");
+    refuses(
+        &here.0,
+        "simulate --privacy 4,1e-6 --rewards bounded --aggregator solo",
+        78,
+        "not available with solo, which sends no messages",
+    );
     refuses(&here.0, "simulate --aggregator krum --agents 4 --report out", 78, "corrupted");
     refuses(&here.0, "simulate --aggregator median-of-means --design-corruption 0.3", 78, "at most a quarter");
-    assert!(here.names("").is_empty(), "nothing half-written");
+    assert!(here.names("").is_empty(), "files were written");
 }
 
 #[test]
-fn senseless_files_are_refused_with_their_line() {
+fn invalid_files_are_rejected_with_their_line() {
     let here = Directory::new("files");
     here.file("unknown.toml", "agents = 10\n\nagnets = 20\n");
     here.file("kind.toml", "agents = 10\ndim = \"eight\"\n");
     here.file("half.toml", "corrupt = 0.5\n");
     here.file("broken.toml", "agents = = 1\n");
-    refuses(&here.0, "simulate --config unknown.toml", 78, "unknown.toml:3: no key is called agnets");
+    refuses(
+        &here.0,
+        "simulate --config unknown.toml",
+        78,
+        "unknown.toml:3: agnets: unknown key; expected one of agents, dim",
+    );
     refuses(&here.0, "simulate --config kind.toml", 78, "kind.toml:2: dim");
     refuses(
         &here.0,
         "simulate --config half.toml",
         78,
-        "half.toml: corrupt: must be at least 0 and below 0.5, not 0.5",
+        "half.toml: corrupt: must be at least 0 and below 0.5, got 0.5",
     );
     refuses(&here.0, "simulate --config broken.toml", 78, "line 1");
     refuses(&here.0, "simulate --config absent.toml", 74, "absent.toml");
@@ -197,13 +209,13 @@ fn senseless_files_are_refused_with_their_line() {
     here.file("column.csv", "step,x_1,x_2\n1,1,0\n");
     here.file("good.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n");
     let replay = |file: &str| format!("simulate --dim 2 --environment replay:{file} --report out");
-    refuses(&here.0, &replay("long.csv"), 65, "long.csv: line 2: the action's norm is 1.414214");
+    refuses(&here.0, &replay("long.csv"), 65, "long.csv: line 2: norm of the action is 1.414214");
     refuses(&here.0, &replay("column.csv"), 65, "column.csv: column reward is missing");
     refuses(&here.0, &replay("absent.csv"), 74, "absent.csv");
-    refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "the log has 2 columns x_j, not 4");
+    refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "dim: log has 2 columns x_j, configured 4");
     assert!(stdout(&here.0, &replay("good.csv")).contains("replay:good.csv"));
     let whitened = replay("good.csv") + " --aggregator whitened-filter";
-    refuses(&here.0, &whitened, 78, "whitened-filter must know the noise of rewards");
+    refuses(&here.0, &whitened, 78, "whitened-filter needs the noise level of rewards");
     assert!(stdout(&here.0, &(whitened + " --rewards gaussian:0.1")).contains("whitened-filter"));
     assert!(here.names("out").contains("report.html"));
 }
@@ -222,63 +234,65 @@ aggregator = \"solo\"
 ";
 
 #[test]
-fn a_sweep_can_be_split_stopped_and_merged() {
+fn sweep_can_be_sharded_resumed_and_merged() {
     let here = Directory::new("sweep");
     here.file("grid.toml", GRID);
     stdout(&here.0, "sweep --config grid.toml --out whole");
     let whole = here.names("whole");
     assert_eq!(whole.len(), 2 * 2 * 2 * 3 + 2);
-    // Three parts make the same, whatever the order, and a part does nothing twice.
+    // Three shards in any order yield the same files.
     for part in ["2/3", "1/3", "3/3"] {
         stdout(&here.0, &format!("sweep --config grid.toml --shard {part} --out parts"));
     }
     assert_eq!(here.names("parts"), whole);
-    let timeless = |directory: &str, name: &String| {
+    let without_timing = |directory: &str, name: &String| {
         let text = fs::read_to_string(here.0.join(directory).join(name)).unwrap();
         let mut record: Value = serde_json::from_str(&text).unwrap();
         record["outcome"]["agent_steps_per_cpu_second"] = Value::Null;
         record
     };
-    assert!(whole.iter().all(|name| timeless("whole", name) == timeless("parts", name)));
-    // What is there stays; what is lost or cut off is made again.
+    assert!(whole.iter().all(|name| without_timing("whole", name) == without_timing("parts", name)));
+    // Finished results are kept; missing and truncated ones are computed again.
     let names: Vec<_> = whole.iter().collect();
     let file = |index: usize| here.0.join("whole").join(names[index]);
     let kept = fs::read(file(2)).unwrap();
     fs::remove_file(file(0)).unwrap();
     fs::write(file(1), "{\"version\":").unwrap();
-    assert!(
-        stdout(&here.0, "sweep --config grid.toml --out whole").contains("26 runs in whole, 24 of them were there")
-    );
+    assert!(stdout(&here.0, "sweep --config grid.toml --out whole").contains("26 runs in whole, 24 already done"));
     assert_eq!(here.names("whole"), whole);
-    assert_eq!(fs::read(file(2)).unwrap(), kept, "not run again");
-    assert_eq!(timeless("whole", names[1]), timeless("parts", names[1]));
-    // The report is the same from both.
+    assert_eq!(fs::read(file(2)).unwrap(), kept, "a finished run was repeated");
+    assert_eq!(without_timing("whole", names[1]), without_timing("parts", names[1]));
+    // Both directories yield the same report.
     let table = stdout(&here.0, "sweep --merge whole").replace("whole", "parts");
     assert_eq!(table, stdout(&here.0, "sweep --merge parts"));
     let page = |directory: &str| fs::read_to_string(here.0.join(directory).join("report.html")).unwrap();
     assert_eq!(page("whole"), page("parts"));
-    assert!(page("whole").contains("How much corruption each aggregator bears"));
+    assert!(page("whole").contains("Regret by share of corrupted agents"));
     for (arguments, code, sentence) in [
         ("sweep", 2, "--config"),
         ("sweep --config grid.toml", 2, "--out"),
-        ("sweep --config grid.toml --out x --shard 4/3", 2, "a shard is I/N"),
+        ("sweep --config grid.toml --out x --shard 4/3", 2, "expected I/N with I from 1 to N"),
         ("sweep --merge nowhere", 74, "nowhere"),
     ] {
         refuses(&here.0, arguments, code, sentence);
     }
     here.file("bad.toml", "agents = 10\n[[grid]]\ncorrupt = [0.1, 0.7]\n");
-    refuses(&here.0, "sweep --config bad.toml --out x", 78, "corrupt: must be at least 0 and below 0.5, not 0.7");
+    refuses(&here.0, "sweep --config bad.toml --out x", 78, "corrupt: must be at least 0 and below 0.5, got 0.7");
     for (file, grid) in [("number.toml", "grid = 1"), ("mixed.toml", "grid = [{ corrupt = 0.1 }, \"corrupt\"]")] {
         here.file(file, grid);
-        refuses(&here.0, &format!("sweep --config {file} --out x"), 78, &format!("{file}: write grids as [[grid]]"));
+        refuses(
+            &here.0,
+            &format!("sweep --config {file} --out x"),
+            78,
+            &format!("{file}: grid: expected tables [[grid]]"),
+        );
     }
     fs::create_dir(here.0.join("empty")).unwrap();
-    refuses(&here.0, "sweep --merge empty", 65, "there are no result files");
+    refuses(&here.0, "sweep --merge empty", 65, "no result files (run-*.json)");
 }
 
-/// What the runs of a sweep differ in is said above each table, whatever it is.
 #[test]
-fn a_merged_table_says_what_it_is_of() {
+fn headings_of_merged_tables_name_all_varied_keys() {
     let here = Directory::new("headings");
     let grid = "design-corruption = [0.1, 0.2]\nepisode-len = [8, 16]\nrewards = [\"gaussian:0.5\", \"bounded\"]";
     here.file(
@@ -301,10 +315,9 @@ fn a_merged_table_says_what_it_is_of() {
     assert!(headings.iter().copied().eq(expected.iter()), "{text}");
 }
 
-/// Relative to a regret of 0 there is no number: with one action nobody can regret anything, and of these two all take the longer
-/// one, which is the best one, until liars tell them otherwise.
+/// With a single action regret is 0. Of the two actions in the log, the oracle always takes the longer one, which is best.
 #[test]
-fn relative_to_nothing_is_a_dash() {
+fn ratio_to_zero_regret_is_a_dash() {
     let here = Directory::new("nothing");
     here.file("log.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,0.5,0\n");
     let log = "simulate --environment replay:log.csv --dim 2 --agents 10 --steps 64 --seeds 1 --aggregator mean";
@@ -315,18 +328,17 @@ fn relative_to_nothing_is_a_dash() {
         panic!("{text}")
     };
     assert!(of_random.parse::<f64>().unwrap() > 0.0 && of_oracle == "–", "{text}");
-    // Nor do files have one, and they are results all the same.
+    // Result files without a ratio are valid results.
     here.file("grid.toml", "agents = 12\ndim = 4\nsteps = 128\narms = 1\n");
     stdout(&here.0, "sweep --config grid.toml --out out");
-    assert!(stdout(&here.0, "sweep --config grid.toml --out out").contains("12 runs in out, 12 of them were there"));
+    assert!(stdout(&here.0, "sweep --config grid.toml --out out").contains("12 runs in out, 12 already done"));
     for text in [stdout(&here.0, &format!("simulate {SMALL} --arms 1")), stdout(&here.0, "sweep --merge out")] {
         assert!(text.contains('–') && !text.contains("NaN") && !text.contains("inf"), "{text}");
     }
 }
 
-/// Whatever stops a sweep, what is finished is whole, and it goes on from there.
 #[test]
-fn a_killed_sweep_keeps_what_is_finished() {
+fn killed_sweep_keeps_finished_results() {
     let here = Directory::new("killed");
     here.file(
         "grid.toml",
@@ -350,12 +362,11 @@ fn a_killed_sweep_keeps_what_is_finished() {
     }
     stdout(&here.0, "sweep --config grid.toml --out out");
     assert_eq!(results().len(), 8);
-    assert!(finished.iter().all(|(text, file)| fs::read(file).unwrap() == *text), "not run again");
+    assert!(finished.iter().all(|(text, file)| fs::read(file).unwrap() == *text), "a finished run was repeated");
 }
 
-/// The same version in results and in `--version`; a manual page for every command that the help names, and completions for it.
 #[test]
-fn the_program_tells_of_itself() {
+fn version_man_pages_and_completions_cover_all_commands() {
     let here = Directory::new("itself");
     let version = stdout(&here.0, "--version");
     let version = version.trim().strip_prefix("fedbandit ").unwrap();
@@ -375,6 +386,6 @@ fn the_program_tells_of_itself() {
     assert_eq!(here.names("pages"), pages);
     for page in pages {
         let text = fs::read_to_string(here.0.join("pages").join(&page)).unwrap();
-        assert!(text.contains(&format!("fedbandit {version}")), "{page} tells no version");
+        assert!(text.contains(&format!("fedbandit {version}")), "{page} lacks the version");
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::test_fleet::{Fleet, StateMachine};
+use crate::test_fleet::{Fleet, Service};
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 /// Thirty devices that behave and ten that lie: what the honest ones reach in the end is almost the best there is.
 #[test]
-fn a_fleet_learns_although_a_quarter_lies() {
+fn fleet_with_a_quarter_of_liars_learns() {
     let here = Fleet::empty("fleet-learns");
     here.stdout("enroll --dir fleet --dim 8 --count 40");
     here.configure("steps = 4096");
@@ -45,7 +45,7 @@ fn a_fleet_learns_although_a_quarter_lies() {
 
 /// Garbage costs its sender the connection, and nobody else anything.
 #[test]
-fn garbage_is_shown_the_door() {
+fn garbage_ends_the_connection_of_its_sender_only() {
     let here = Fleet::new("garbage", 3);
     here.configure("");
     let service = here.serve();
@@ -67,7 +67,7 @@ fn garbage_is_shown_the_door() {
 }
 
 #[test]
-fn pages_are_there_and_load_nothing() {
+fn pages_are_served_and_load_nothing_external() {
     let here = Fleet::new("pages", 3);
     here.configure("");
     let service = here.serve();
@@ -124,7 +124,7 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 }
 
 #[test]
-fn metrics_are_what_prometheus_reads() {
+fn metrics_are_in_prometheus_format() {
     let here = Fleet::new("metrics", 3);
     here.configure("");
     let service = here.serve();
@@ -158,11 +158,11 @@ fn metrics_are_what_prometheus_reads() {
 
 /// Each line of the log is an object, an episode is one line, and whoever floods the service does not flood the log.
 #[test]
-fn logs_are_lines_of_json_and_no_storm() {
+fn log_is_json_and_limited() {
     let here = Fleet::new("logs", 3);
     here.configure("");
     let log = fs::File::create(here.path().join("log")).unwrap();
-    let service = StateMachine::start(here.command("serve --config controller.toml --log-format json").stderr(log));
+    let service = Service::start(here.command("serve --config controller.toml --log-format json").stderr(log));
     for _ in 0..40 {
         let mut hostile = TcpStream::connect(service.tcp()).unwrap();
         let garbage: Vec<u8> = (0..32_u8).flat_map(|n| cobs::encode(&[n; 40]).collect::<Vec<_>>()).collect();
@@ -178,7 +178,7 @@ fn logs_are_lines_of_json_and_no_storm() {
     let log = fs::read_to_string(here.path().join("log")).unwrap();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let with = |message: &str| -> Vec<&Value> { lines.iter().filter(|line| line["message"] == message).collect() };
-    assert_eq!((with("run begins").len(), with("listening").len()), (1, 1));
+    assert_eq!((with("run started").len(), with("listening").len()), (1, 1));
     let episodes = with("episode closed");
     assert_eq!(episodes.len(), closed);
     for (k, line) in (1..).zip(&episodes) {
@@ -199,11 +199,11 @@ fn logs_are_lines_of_json_and_no_storm() {
 
 /// One command tells how a run stands: from its service, or from its store.
 #[test]
-fn status_answers_whether_a_service_runs_or_not() {
+fn status_reads_the_service_or_the_store() {
     let here = Fleet::empty("status");
     here.refuses("status --dir fleet", 78, "no device is enrolled");
     here.stdout("enroll --dir fleet --dim 4 --count 3");
-    here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
+    here.refuses("status --dir fleet", 78, "the run has not begun; 3 devices enrolled");
     here.configure("");
     let service = here.serve();
     here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 4", service.devices[0]));
@@ -240,7 +240,7 @@ fn status_answers_whether_a_service_runs_or_not() {
 
 /// Whoever is asked, and however often it is started again.
 #[test]
-fn a_run_that_is_over_stays_over() {
+fn completed_run_stays_completed_after_restarts() {
     let here = Fleet::new("over", 2);
     here.configure("steps = 12\nepisode-len = 4");
     let is_over = |status: &Value| status["episode"].is_null() && status["history"].as_array().unwrap().len() == 3;
@@ -250,24 +250,20 @@ fn a_run_that_is_over_stays_over() {
     drop(service);
     let stopped = here.json("status --dir fleet --json");
     assert!(is_over(&stopped) && stopped["history"] == over["history"], "{stopped}");
-    assert!(here.stdout("status --dir fleet").contains("all 3 are over"));
+    assert!(here.stdout("status --dir fleet").contains("all 3 finished"));
     here.serve().wait_for(is_over);
     assert_eq!(here.stored().len(), 6);
 }
 
 /// What is exported is what is stored, in both formats.
 #[test]
-fn exports_are_what_the_store_has() {
+fn exports_equal_the_store_in_both_formats() {
     let here = Fleet::empty("export");
     here.stdout("enroll --dir fleet --dim 2 --count 2");
     here.stdout("enroll --dir fleet --count 1 --sealed");
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();
-    here.refuses(
-        "export --dir fleet --what releases",
-        74,
-        "another process has this run open: stop that service first",
-    );
+    here.refuses("export --dir fleet --what releases", 74, "in use by another process; stop its service first");
     here.stdout(&format!("device --connect {} --identities fleet/devices --count 3 --episodes 1", service.devices[0]));
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
@@ -324,21 +320,21 @@ fn exports_are_what_the_store_has() {
 }
 
 #[test]
-fn enrolment_is_careful() {
+fn invalid_enrolments_and_settings_are_refused() {
     let here = Fleet::empty("enrolment");
-    here.refuses("enroll --dir fleet", 2, "the first devices need --dim D");
-    here.refuses("enroll --dir fleet --dim 65", 2, "--dim must be from 1 to 64, not 65");
+    here.refuses("enroll --dir fleet", 2, "--dim is required for the first devices");
+    here.refuses("enroll --dir fleet --dim 65", 2, "--dim must be from 1 to 64, got 65");
     here.refuses("revoke --dir fleet 1", 78, "no device is enrolled");
     assert!(here.stdout("enroll --dir fleet --dim 4 --run 9 --count 2").contains("enrolled 1 to 2 of run 9"));
     assert!(here.stdout("enroll --dir fleet --count 2").contains("enrolled 3 to 4 of run 9"));
-    here.refuses("enroll --dir fleet --dim 8", 2, "is of run 9 with --dim 4");
+    here.refuses("enroll --dir fleet --dim 8", 2, "belongs to run 9 with --dim 4");
     here.refuses("revoke --dir fleet 5", 2, "device 5 is not enrolled");
     let file = here.path().join("fleet/registry.json");
     let registry = fs::read_to_string(&file).unwrap();
     fs::write(&file, registry.replace("\"agent\": 4,", "\"agent\": 4294967295,")).unwrap();
-    here.refuses("enroll --dir fleet", 65, "device 4294967295 is enrolled, and numbers end");
+    here.refuses("enroll --dir fleet", 65, "no device numbers left after 4294967295");
     fs::write(&file, registry).unwrap();
-    assert!(here.stdout("revoke --dir fleet 2").contains("revoked: 1 of 4 devices (25 %) now are."));
+    assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices (25 %) are revoked and count as corrupted"));
     // Once a run has begun, its devices are fixed; the store remembers its terms.
     here.configure("episode-len = 32");
     drop(here.serve());
@@ -349,34 +345,30 @@ fn enrolment_is_careful() {
     here.configure("episode-len = 16");
     here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16; put the old value back");
     for (more, sentence) in [
-        ("agents = 5", "agents: it is about a simulated world"),
-        ("episode-len = 0", "episode-len: must be from 1 to 65536, not 0"),
-        ("nonsense = 5", "no key is called nonsense; there are dir, "),
-        ("seeds = [1]", "no key is called seeds; there are dir, "),
-        ("aggregator = \"oracle\"", "aggregator: oracle is for simulations alone"),
-        ("aggregator = \"solo\"", "aggregator: solo is for simulations alone"),
+        ("agents = 5", "agents: follows from the enrolled devices; remove the key"),
+        ("episode-len = 0", "episode-len: episode length must be from 1 to 65536, got 0"),
+        ("nonsense = 5", "nonsense: unknown key; expected one of dir, "),
+        ("seeds = [1]", "seeds: unknown key; expected one of dir, "),
+        ("aggregator = \"oracle\"", "aggregator: oracle is available in simulations only"),
+        ("aggregator = \"solo\"", "aggregator: solo is available in simulations only"),
         (
             "aggregator = \"whitened-oracle\"\nrewards = \"bounded\"",
-            "aggregator: whitened-oracle is for simulations alone",
+            "aggregator: whitened-oracle is available in simulations only",
         ),
-        ("aggregator = [\"krum\", \"mean\"]", "aggregator: a service has one, not a list"),
-        ("privacy = \"4,1e-6\"", "privacy: it needs bounded rewards"),
-        ("window = -1", "window: a whole number"),
+        ("aggregator = [\"krum\", \"mean\"]", "aggregator: expected a single value, found a list"),
+        ("privacy = \"4,1e-6\"", "privacy: requires bounded rewards"),
+        ("window = -1", "window: invalid value: integer `-1`, expected u32"),
         ("window = 64", "window: must be from 0 to 63"),
-        ("aggregator = \"whitened-filter\"", "whitened-filter must know the noise of rewards"),
+        ("aggregator = \"whitened-filter\"", "whitened-filter needs the noise level of rewards"),
     ] {
         here.configure(more);
         here.refuses("serve --config controller.toml", 78, sentence);
     }
     here.configure("episode-len = 32");
     let service = here.serve();
-    here.refuses(
-        "serve --config controller.toml",
-        74,
-        "run.redb: another process has this run open: stop that service first",
-    );
+    here.refuses("serve --config controller.toml", 74, "run.redb: in use by another process; stop its service first");
     let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
-    here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs to know the other devices");
+    here.refuses(&format!("{device} --attack adaptive"), 2, "adaptive needs knowledge of other devices");
     here.refuses(&format!("{device} --first 9"), 74, "agent-9.blob");
     here.refuses("device --connect localhost:1 --identities fleet/devices", 2, "tcp://HOST:PORT");
     here.refuses("status --http 127.0.0.1:1", 74, "127.0.0.1:1");
@@ -384,16 +376,16 @@ fn enrolment_is_careful() {
 
 /// A configuration that cannot start is named, and changes nothing: more devices can be enrolled.
 #[test]
-fn a_failed_first_start_is_no_start() {
+fn failed_first_start_leaves_no_trace() {
     let here = Fleet::new("first-start", 2);
     for (more, sentence) in [
         ("window = 100", "controller.toml: window: must be from 0 to 63"),
         ("aggregator = \"krum\"", "controller.toml: aggregator: krum is undefined for 2 points, 0 of them corrupted"),
-        ("aggregator = \"solo\"", "controller.toml: aggregator: solo is for simulations alone"),
+        ("aggregator = \"solo\"", "controller.toml: aggregator: solo is available in simulations only"),
     ] {
         here.configure(more);
         here.refuses("serve --config controller.toml", 78, sentence);
-        here.refuses("status --dir fleet", 78, "devices are enrolled, and the run has not begun");
+        here.refuses("status --dir fleet", 78, "the run has not begun; 2 devices enrolled");
     }
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -407,25 +399,25 @@ fn a_failed_first_start_is_no_start() {
     let path = here.path().join("fleet/run.redb");
     fs::remove_file(&path).unwrap();
     drop(File::open(&path).unwrap());
-    here.refuses("status --dir fleet", 78, "3 devices are enrolled, and the run has not begun");
+    here.refuses("status --dir fleet", 78, "the run has not begun; 3 devices enrolled");
     here.refuses("export --dir fleet --what releases", 65, "the run has not begun");
 }
 
 /// A firmware may be compiled for dimensions that virtual devices are not.
 #[test]
-fn fleets_have_any_dimension() {
+fn service_accepts_any_dimension() {
     let here = Fleet::empty("dimension");
     here.stdout("enroll --dir fleet --dim 7 --count 2");
     here.configure("");
     let service = here.serve();
     service.wait_for(|status| status["episode"] == 1);
     let device = format!("device --connect {} --identities fleet/devices", service.devices[0]);
-    here.refuses(&device, 2, "virtual devices have one of [");
+    here.refuses(&device, 2, "is not supported by virtual devices; use one of ");
 }
 
 /// Without its master secret a run does not go on with another; a registry and blobs are made again as they were.
 #[test]
-fn what_is_lost_of_a_directory() {
+fn lost_files_are_reported_or_restored() {
     let here = Fleet::new("lost", 2);
     here.configure("episode-len = 32");
     drop(here.serve());
@@ -433,13 +425,13 @@ fn what_is_lost_of_a_directory() {
         ["master.key", "registry.json", "devices/agent-2.blob"].map(|name| here.path().join("fleet").join(name));
     let [secret, flashed] = [&master, &blob].map(|file| fs::read(file).unwrap());
     fs::remove_file(&master).unwrap();
-    here.refuses("serve --config controller.toml", 74, "master.key: missing: restore it from the backup");
+    here.refuses("serve --config controller.toml", 78, "master.key: missing; restore it from the backup");
     assert!(!master.exists());
     fs::write(&master, [0; 31]).unwrap();
-    here.refuses("serve --config controller.toml", 65, "master.key: not a master key of 32 bytes: restore the backup");
+    here.refuses("serve --config controller.toml", 65, "master.key: found 31 bytes, expected 32; restore the backup");
     fs::write(&blob, [0; 51]).unwrap();
     let device = "device --connect tcp://127.0.0.1:1 --identities fleet/devices --first 2";
-    here.refuses(device, 65, "agent-2.blob: not an identity of 52 bytes; fedbandit enroll writes one");
+    here.refuses(device, 65, "agent-2.blob: not a device identity of 52 bytes; create it with fedbandit enroll");
     fs::write(&master, secret).unwrap();
     fs::remove_file(&registry).unwrap();
     fs::remove_file(&blob).unwrap();
@@ -450,7 +442,7 @@ fn what_is_lost_of_a_directory() {
 
 /// The device that was written in Python from docs/wire.md, in both modes, beside virtual ones.
 #[test]
-fn devices_in_python_take_part() {
+fn python_devices_learn_with_virtual_ones() {
     let here = Fleet::new("python", 2);
     here.stdout("enroll --dir fleet --count 2 --sealed");
     here.configure("episode-len = 8");

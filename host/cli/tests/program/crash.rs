@@ -98,7 +98,7 @@ fn live(agent: &mut Agent<D>, session: &mut Session<FRAME, 4>, memory: &mut Memo
 }
 
 #[test]
-fn a_killed_service_keeps_its_promises() {
+fn killed_service_keeps_its_promises() {
     let fleet = Fleet::new("crash", DEVICES);
     // The service must come back to where its devices look for it.
     let port = free_port();

@@ -139,14 +139,14 @@ impl<'a> Liar<'a> {
         }
         let turn = episode as usize % self.colluders.len();
         let (attack, colluders) = &mut self.colluders[turn];
-        let lies = colluders.lies(model).swap_remove((self.identity.agent - HONEST - 1) as usize);
-        let frames = lies.iter().map(|(episode, values)| summary(self.identity, *episode, values)).collect();
+        let lies = colluders.messages(model).swap_remove((self.identity.agent - HONEST - 1) as usize);
+        let frames = lies.iter().map(|(episode, forged)| summary(self.identity, *episode, &forged.to_f32())).collect();
         self.frames.insert(episode, frames);
         if self.frames.len() > 4 {
             self.frames.pop_first();
         }
         if !matches!(attack, Attack::Sleeper | Attack::OptimalSleeper) || episode >= self.gang.awake {
-            let said = lies.into_iter().next_back().map(|(_, values)| values);
+            let said = lies.last().map(|(_, forged)| forged.to_f32());
             self.gang.lies.lock().unwrap().insert((self.identity.agent, episode), (*attack, said));
         }
     }
@@ -412,7 +412,7 @@ fn memory(process: u32) -> u64 {
 }
 
 #[test]
-fn hostile_devices_stop_nobody_from_learning() {
+fn hostile_devices_do_not_keep_others_from_learning() {
     let time = std::env::var("FEDBANDIT_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
     let episodes = if time == 0 { EPISODES.0 } else { EPISODES.1 };
     let fleet = Fleet::new("hostile", HONEST + HOSTILE);

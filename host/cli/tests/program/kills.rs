@@ -69,7 +69,7 @@ impl Known {
 }
 
 #[test]
-fn whoever_is_killed_nothing_is_lost_and_nothing_counts_twice() {
+fn kills_lose_nothing_and_count_nothing_twice() {
     let kills = std::env::var("FEDBANDIT_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
     let began = Instant::now();
     let fleet = Fleet::new("kills", 4);

@@ -1,4 +1,4 @@
-//! The service, its devices and its brokers as processes of their own.
+//! The service, its devices and its brokers as separate processes.
 
 mod broker;
 mod commands;
@@ -10,7 +10,10 @@ mod kills;
 mod mqtt;
 mod page;
 mod revocation;
+mod run_directory;
 mod serial;
+mod settings;
+mod signals;
 mod tap;
 mod test_certificate;
 mod test_fleet;

@@ -33,7 +33,7 @@ const ACL: &str = "user controller\n\
 
 /// Thirty devices that behave and ten that lie, behind a broker that lets everybody see their own topics only.
 #[test]
-fn a_fleet_learns_through_a_broker() {
+fn fleet_learns_through_a_broker() {
     let fleet = Fleet::new("mqtt-learns", 40);
     let names = ["controller".to_owned()].into_iter().chain((1..=40).map(|agent| agent.to_string()));
     let passwords: String = names.map(|name| format!("{name}:secret-{name}\n")).collect();
@@ -47,7 +47,7 @@ fn a_fleet_learns_through_a_broker() {
     configure(&fleet, &url("stranger"), "steps = 4096");
     let complaint = fleet.serve_and_log("warn", Stdio::piped()).process.complaint();
     assert!(complaint.contains(&format!("mqtt 127.0.0.1:{}: ", broker.port)), "{complaint}");
-    assert!(!complaint.contains("secret") && complaint.ends_with("; trying again"), "{complaint}");
+    assert!(!complaint.contains("secret") && complaint.ends_with("; retrying"), "{complaint}");
     configure(&fleet, &url("controller"), "steps = 4096");
     let service = fleet.serve();
     assert_eq!(service.devices[1], broker.url(), "without the password");
@@ -64,7 +64,7 @@ fn a_fleet_learns_through_a_broker() {
 
 /// A device that was never there finds its own model, and nobody else's.
 #[test]
-fn a_late_joiner_finds_its_model() {
+fn late_joiner_finds_its_model() {
     let fleet = Fleet::new("mqtt-late", 2);
     let broker = Broker::start(&fleet, ANYBODY);
     configure(&fleet, &broker.url(), "");
@@ -82,7 +82,7 @@ fn a_late_joiner_finds_its_model() {
 }
 
 #[test]
-fn a_last_will_tells_who_is_lost() {
+fn last_will_reports_a_lost_device() {
     let fleet = Fleet::new("mqtt-will", 2);
     let broker = Broker::start(&fleet, ANYBODY);
     configure(&fleet, &broker.url(), "");
@@ -104,7 +104,7 @@ fn a_last_will_tells_who_is_lost() {
 /// The broker is killed again and again, and the service once: all that was acknowledged is there, once, and in the end
 /// everything is acknowledged.
 #[test]
-fn a_killed_broker_loses_nothing() {
+fn killed_broker_loses_nothing() {
     const EPISODES: u32 = 40;
     let fleet = Fleet::new("mqtt-killed", 4);
     let mut broker = Broker::start(&fleet, ANYBODY);
@@ -126,7 +126,7 @@ fn a_killed_broker_loses_nothing() {
 
 /// What strangers write to the topics is dropped and counted, and costs nobody else anything.
 #[test]
-fn strangers_on_the_topics_are_dropped() {
+fn messages_of_strangers_are_dropped_and_counted() {
     let fleet = Fleet::new("mqtt-strangers", 2);
     // The broker drops nothing for them.
     let broker = Broker::start(&fleet, &format!("{ANYBODY}\nmax_queued_messages 0"));
@@ -165,7 +165,7 @@ fn strangers_on_the_topics_are_dropped() {
 }
 
 #[test]
-fn brokers_with_tls() {
+fn broker_with_tls_is_verified() {
     let fleet = Fleet::new("mqtts", 2);
     test_certificate::write(fleet.path(), "our");
     test_certificate::write(fleet.path(), "other");
@@ -200,7 +200,7 @@ fn brokers_with_tls() {
         fleet.refuses(serve, 78, sentence);
     }
     fleet.configure("mqtt-ca = \"our-ca.pem\"");
-    fleet.refuses(serve, 78, "mqtt-ca: it needs mqtt");
+    fleet.refuses(serve, 78, "mqtt-ca: needs mqtt");
     fleet.refuses(&format!("device --identities fleet/devices --connect {url}"), 2, "mqtts:// needs the certificate");
 }
 
@@ -241,7 +241,7 @@ fn summary() -> Message<'static> {
 
 /// The broker keeps a summary until it is stored: if storing it fails, the next service gets it again, else not.
 #[test]
-fn the_broker_hears_no_acknowledgement_before_the_commit() {
+fn broker_is_acknowledged_after_the_commit() {
     for fails in [true, false] {
         let fleet = Fleet::new(&format!("mqtt-commit-{fails}"), 1);
         let broker = Broker::start(&fleet, ANYBODY);
@@ -301,7 +301,7 @@ fn publish_packet(topic: &str, identifier: Option<u16>, payload: &[u8]) -> Vec<u
 /// The broker acknowledges no model, and sends more messages of QoS 1 than the service has allowed while the store is busy. Messages
 /// of QoS 0 have no such limit.
 #[test]
-fn broker_that_exceeds_the_receive_maximum_is_disconnected() {
+fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
     const AGENTS: u32 = 600;
     const UNLIMITED: u64 = 5_000;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -357,7 +357,7 @@ fn broker_that_exceeds_the_receive_maximum_is_disconnected() {
 
 /// A service whose broker is not there serves all others.
 #[test]
-fn a_broker_that_is_away_holds_up_nobody() {
+fn service_without_its_broker_serves_tcp() {
     let fleet = Fleet::new("mqtt-away", 1);
     configure(&fleet, &format!("mqtt://127.0.0.1:{}", free_port()), "");
     let service = fleet.serve();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::directory::Directory;
-use crate::test_fleet::{Fleet, StateMachine};
+use crate::test_fleet::{Fleet, Service};
 
 /// Goes into the page on its way to the browser. It writes down what goes wrong, and lets the page be loaded, and so be
 /// seen, once an event of the service has changed the episode's number.
@@ -147,9 +147,9 @@ const DESK: (u32, u32) = (1000, 900);
 
 #[test]
 #[ignore = "needs Chromium: ./ci.sh page"]
-fn the_page_is_alive_at_every_width_by_day_and_by_night() {
+fn page_updates_at_every_width_in_light_and_dark() {
     let fleet = Fleet::empty("page");
-    let service = StateMachine::start(fleet.command("serve --demo --http 127.0.0.1:0").stderr(Stdio::null()));
+    let service = Service::start(fleet.command("serve --demo --http 127.0.0.1:0").stderr(Stdio::null()));
     let address = witness(&service.http);
     for width in [320, 390] {
         let seen = Seen::new(&format!("{address}/in/{width}"), (500, 1500), false, &format!("frame-{width}"));
@@ -169,7 +169,7 @@ fn the_page_is_alive_at_every_width_by_day_and_by_night() {
 
 #[test]
 #[ignore = "needs Chromium: ./ci.sh page"]
-fn a_private_run_shows_its_promise_and_no_rewards() {
+fn private_run_shows_its_guarantee_and_no_rewards() {
     let fleet = Fleet::new("page-private", 5);
     fleet.configure("deadline = 1\nrewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = fleet.serve();

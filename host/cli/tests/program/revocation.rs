@@ -1,12 +1,15 @@
 //! A device that is revoked while the service runs.
 
+use std::fs;
+
 use crate::test_fleet::Fleet;
 
 #[test]
-fn a_running_service_drops_whom_it_is_told_to() {
+fn running_service_drops_a_revoked_device() {
     let fleet = Fleet::new("revocation", 3);
     fleet.configure("deadline = 1\nsteps = 4000000\nepisode-len = 4");
-    let service = fleet.serve();
+    let log = fs::File::create(fleet.path().join("log")).unwrap();
+    let service = fleet.serve_and_log("info", log.into());
     let _devices = fleet.devices(&service.devices[0], "--count 3 --episodes 1000000 --patience 60000");
     service.wait_for(|status| status["connected"] == 3);
     service.wait_for_episode(3);
@@ -22,4 +25,6 @@ fn a_running_service_drops_whom_it_is_told_to() {
     }
     assert!(stored.contains(&(2, 1)));
     assert!(!stored.iter().any(|(agent, of)| *agent == 2 && *of > episode), "nothing of it is taken any more");
+    let log = fs::read_to_string(fleet.path().join("log")).unwrap();
+    assert_eq!(log.matches("device revoked agent=2\n").count(), 1, "{log}");
 }

@@ -18,7 +18,7 @@ fn cable(fleet: &Fleet, number: u32) -> Process {
 }
 
 #[test]
-fn boards_on_cables_take_part() {
+fn devices_on_serial_ports_learn() {
     let fleet = Fleet::new("serial", 2);
     let path = fleet.path().display().to_string();
     let _first = cable(&fleet, 1);
@@ -47,26 +47,30 @@ fn boards_on_cables_take_part() {
 }
 
 #[test]
-fn what_is_no_port_is_said() {
+fn invalid_ports_are_refused() {
     let fleet = Fleet::new("serial-errors", 2);
     for (serial, sentence) in [
-        ("\"/dev/ttyUSB0\"", "serial: a list"),
-        ("[\"/dev/ttyUSB0:fast\"]", "a serial port is PATH:BAUD"),
-        ("[5]", "a serial port is PATH:BAUD"),
+        ("\"/dev/ttyUSB0\"", "serial: invalid type: string"),
+        ("[\"/dev/ttyUSB0:fast\"]", "invalid serial port; expected PATH:BAUD"),
+        ("[5]", "serial: invalid type: integer `5`, expected a string"),
     ] {
         fleet.configure(&format!("serial = {serial}"));
         fleet.refuses("serve --config controller.toml", 78, sentence);
     }
     let gateway = "gateway --connect tcp://127.0.0.1:1 --serial";
-    fleet.refuses(&format!("{gateway} /dev/ttyUSB0:fast"), 2, "--serial /dev/ttyUSB0:fast: a serial port is PATH:BAUD");
+    fleet.refuses(
+        &format!("{gateway} /dev/ttyUSB0:fast"),
+        2,
+        "--serial /dev/ttyUSB0:fast: invalid serial port; expected PATH:BAUD",
+    );
     let device = "device --identities fleet/devices --connect serial://";
-    fleet.refuses(&format!("{device}/dev/ttyUSB0 --count 2"), 2, "--count is 1 on a serial port");
-    fleet.refuses(&format!("{device}/dev/ttyUSB0:0"), 2, "a serial port is PATH:BAUD");
+    fleet.refuses(&format!("{device}/dev/ttyUSB0 --count 2"), 2, "--count 2: a serial port takes one device");
+    fleet.refuses(&format!("{device}/dev/ttyUSB0:0"), 2, "invalid serial port; expected PATH:BAUD");
 }
 
 /// A port that is not there is told once, and again when it comes; a gateway says the same.
 #[test]
-fn ports_that_are_away_are_told_once() {
+fn missing_port_is_logged_once() {
     let fleet = Fleet::new("serial-away", 2);
     let path = fleet.path().display().to_string();
     fleet.configure(&format!("serial = [\"{path}/controller-1:9600\"]"));
@@ -76,21 +80,21 @@ fn ports_that_are_away_are_told_once() {
         let log = fs::read_to_string(&log).unwrap();
         log.lines().filter(|line| line.contains(&format!("serial {path}/controller-1: {words}"))).count()
     };
-    wait_until("it is told", || told("cannot be opened: ") == 1);
+    wait_until("it is told", || told("cannot open: ") == 1);
     // It was tried again meanwhile.
     thread::sleep(Duration::from_secs(2));
-    assert_eq!(told("cannot be opened: "), 1);
+    assert_eq!(told("cannot open: "), 1);
     let _cable = cable(&fleet, 1);
     wait_until("it is told", || told("connected") == 1);
     drop(service);
     for (arguments, sentence) in [
-        (format!("--serial {path}/nowhere:9600 --connect tcp://127.0.0.1:1"), "nowhere:9600: cannot be opened: "),
+        (format!("--serial {path}/nowhere:9600 --connect tcp://127.0.0.1:1"), "nowhere:9600: cannot open: "),
         (format!("--serial {path}/controller-1 --connect tcp://127.0.0.1:1"), "tcp://127.0.0.1:1: Connection refused"),
     ] {
         let mut gateway = fleet.command(&format!("gateway --log warn {arguments}"));
         let gateway = Process(gateway.stderr(Stdio::piped()).spawn().unwrap());
         let _board = sentence.starts_with("tcp").then(|| fleet.devices(&format!("serial://{path}/device-1"), ""));
         let complaint = gateway.complaint();
-        assert!(complaint.contains(sentence) && complaint.ends_with("; trying again"), "{complaint}");
+        assert!(complaint.contains(sentence) && complaint.ends_with("; retrying"), "{complaint}");
     }
 }

@@ -68,12 +68,12 @@ impl Fleet {
         fs::write(self.path().join("controller.toml"), settings).unwrap();
     }
 
-    pub(crate) fn serve(&self) -> StateMachine {
+    pub(crate) fn serve(&self) -> Service {
         self.serve_and_log("error", Stdio::inherit())
     }
 
-    pub(crate) fn serve_and_log(&self, level: &str, log: Stdio) -> StateMachine {
-        StateMachine::start(self.command(&format!("serve --config controller.toml --log {level}")).stderr(log))
+    pub(crate) fn serve_and_log(&self, level: &str, log: Stdio) -> Service {
+        Service::start(self.command(&format!("serve --config controller.toml --log {level}")).stderr(log))
     }
 
     /// Devices that are waited for with [`lives`].
@@ -146,14 +146,14 @@ impl Drop for Process {
 }
 
 /// A running service.
-pub(crate) struct StateMachine {
+pub(crate) struct Service {
     pub(crate) process: Process,
     /// Where devices connect, TCP first.
     pub(crate) devices: Vec<String>,
     pub(crate) http: String,
 }
 
-impl StateMachine {
+impl Service {
     /// Waits until it listens.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());

@@ -11,7 +11,7 @@ use crate::test_fleet::Fleet;
 const SETTINGS: &str = "tls = \"127.0.0.1:0\"\ncertificate = \"our-cert.pem\"\nkey = \"our-key.pem\"";
 
 #[test]
-fn devices_trust_whom_they_should() {
+fn devices_verify_the_certificate_of_the_service() {
     let fleet = Fleet::new("tls", 3);
     test_certificate::write(fleet.path(), "our");
     test_certificate::write(fleet.path(), "other");
@@ -46,7 +46,7 @@ fn devices_trust_whom_they_should() {
 
 /// Who says nothing is not waited for.
 #[test]
-fn a_handshake_has_a_time_limit() {
+fn stalled_handshake_is_closed() {
     let fleet = Fleet::new("tls-silent", 1);
     test_certificate::write(fleet.path(), "our");
     fleet.configure(SETTINGS);
@@ -59,28 +59,28 @@ fn a_handshake_has_a_time_limit() {
 }
 
 #[test]
-fn what_does_not_fit_is_said() {
+fn invalid_tls_settings_are_refused() {
     let fleet = Fleet::new("tls-errors", 1);
     test_certificate::write(fleet.path(), "our");
     test_certificate::write(fleet.path(), "other");
     fs::write(fleet.path().join("empty.pem"), "").unwrap();
     let serve = "serve --config controller.toml";
     for (settings, code, sentence) in [
-        ("tls = \"127.0.0.1:0\"", 78, "tls, certificate and key go together"),
-        ("certificate = \"our-cert.pem\"", 78, "tls, certificate and key go together"),
-        (&SETTINGS.replace("127.0.0.1:0", "here"), 78, "tls: an address and a port"),
+        ("tls = \"127.0.0.1:0\"", 78, "tls, certificate and key must be set together"),
+        ("certificate = \"our-cert.pem\"", 78, "tls, certificate and key must be set together"),
+        (&SETTINGS.replace("127.0.0.1:0", "here"), 78, "tls: invalid socket address"),
         (&SETTINGS.replace("our-cert", "no-cert"), 74, "no-cert.pem"),
         (&SETTINGS.replace("our-key", "no-key"), 74, "no-key.pem"),
-        (&SETTINGS.replace("our-cert", "empty"), 65, "empty.pem: no certificate in it"),
-        (&SETTINGS.replace("our-key", "our-cert"), 65, "our-cert.pem: not what is expected in PEM"),
+        (&SETTINGS.replace("our-cert", "empty"), 65, "empty.pem: contains no certificate"),
+        (&SETTINGS.replace("our-key", "our-cert"), 65, "our-cert.pem: invalid PEM"),
         (&SETTINGS.replace("our-key", "other-key"), 65, "other-key.pem"),
     ] {
         fleet.configure(settings);
         fleet.refuses(serve, code, sentence);
     }
     let device = "device --identities fleet/devices --connect";
-    fleet.refuses(&format!("{device} tls://127.0.0.1:1"), 2, "it needs --ca");
+    fleet.refuses(&format!("{device} tls://127.0.0.1:1"), 2, "tls:// requires --ca");
     fleet.refuses(&format!("{device} tls://127.0.0.1:1 --ca no.pem"), 74, "no.pem");
-    fleet.refuses(&format!("{device} tls://127.0.0.1:1 --ca empty.pem"), 65, "no certificate in it");
-    fleet.refuses(&format!("{device} tcp://127.0.0.1:1 --ca our-ca.pem"), 2, "--ca is for tls://");
+    fleet.refuses(&format!("{device} tls://127.0.0.1:1 --ca empty.pem"), 65, "contains no certificate");
+    fleet.refuses(&format!("{device} tcp://127.0.0.1:1 --ca our-ca.pem"), 2, "--ca requires tls://");
 }

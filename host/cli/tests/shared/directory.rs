@@ -1,4 +1,4 @@
-//! A directory that goes with the test.
+//! Temporary directory of a test, removed when dropped.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Devices on a byte stream: stuffed frames both ways, and limits on what a stream may cost.
+//! Devices on a byte stream: COBS frames both ways, with an idle timeout and a rate limit.
 
 use std::time::{Duration, Instant};
 
@@ -7,35 +7,36 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::worker::{MAX_DIMENSION, MEANINGLESS, Peer, WorkerHandle};
+use super::super::worker::{MAX_DIMENSION, MAX_INVALID_FRAMES, Peer, WorkerHandle};
 
-/// The longest frame.
+/// Length of the longest frame in bytes.
 pub const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
-/// A stream that brings no whole frame for so long is closed; devices speak at least every 30 seconds.
-pub const SILENCE: Duration = Duration::from_secs(90);
-/// Frames that wait to be sent on one stream. A device that does not take them asks again later.
-const UNSENT: usize = 16;
-/// Frames that a peer may bring at once, and per second from then on.
+/// Time without a complete frame after which a stream is closed; devices send at least every 30 seconds.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Capacity of a stream's send queue. Frames beyond it are dropped; the device asks again later.
+const SEND_QUEUE: usize = 16;
+/// Frames that a peer may send at once.
 const BURST: f64 = 64.0;
+/// Frames per second that a peer may send in the long run.
 const RATE: f64 = 32.0;
 
-/// One stream, until either side ends it. A transport that carries bytes both ways needs no more than this.
+/// Serves one stream until either side closes it. A transport that carries bytes both ways needs nothing else.
 ///
-/// A stream that is `trusted` is not closed for silence or garbage. That is for serial lines: nobody else is behind one, and
-/// opening it again may reset a board.
+/// A `trusted` stream is not closed for silence or invalid frames. This is for serial lines: no third party can send on
+/// one, and reopening it may reset the board.
 pub async fn converse(
     mut reader: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin + Send + 'static,
     handle: &WorkerHandle,
     trusted: bool,
 ) {
-    let (sender, mut outgoing) = mpsc::channel::<Vec<u8>>(UNSENT);
-    let peer = if trusted { Peer::Trusted } else { Peer::Stranger };
+    let (sender, mut outgoing) = mpsc::channel::<Vec<u8>>(SEND_QUEUE);
+    let peer = if trusted { Peer::Trusted } else { Peer::Untrusted };
     let Some(link) = handle.connect(sender, peer).await else { return };
     let mut sending = tokio::spawn(async move {
         while let Some(frame) = outgoing.recv().await {
             let bytes: Vec<u8> = cobs::encode(&frame).collect();
-            let written = timeout(SILENCE, async {
+            let written = timeout(IDLE_TIMEOUT, async {
                 writer.write_all(&bytes).await?;
                 writer.flush().await
             });
@@ -48,10 +49,10 @@ pub async fn converse(
     let mut buffer = [0; 1024];
     let mut allowance = Allowance::new();
     let mut last_frame = Instant::now();
-    while let Some(left) = SILENCE.checked_sub(last_frame.elapsed()) {
+    while let Some(left) = IDLE_TIMEOUT.checked_sub(last_frame.elapsed()) {
         let read = tokio::select! {
             read = timeout(left, reader.read(&mut buffer)) => read,
-            // Nothing can be sent any more, or the worker wants nothing more to be.
+            // The writer failed, or the worker has closed the link.
             _ = &mut sending => break,
         };
         let read = match read {
@@ -69,11 +70,11 @@ pub async fn converse(
             if !early.is_zero() {
                 tokio::time::sleep(early).await;
             }
-            if !handle.frame(link, frame.to_vec(), None).await {
+            if !handle.deliver(link, frame.to_vec(), None).await {
                 break;
             }
         }
-        if !trusted && decoder.dropped() >= MEANINGLESS {
+        if !trusted && decoder.dropped() >= MAX_INVALID_FRAMES {
             break;
         }
     }
@@ -81,22 +82,7 @@ pub async fn converse(
     handle.disconnect(link).await;
 }
 
-/// The pauses before what went away is tried again: longer each time.
-pub(super) struct Pauses(Duration);
-
-impl Pauses {
-    pub(super) const fn new() -> Self {
-        Self(Duration::from_millis(250))
-    }
-
-    /// Waits for the next one to be over.
-    pub(super) async fn pause(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (2 * self.0).min(Duration::from_secs(8));
-    }
-}
-
-/// How many frames a peer may still bring. A stream is slowed down, and with it its peer, never refused.
+/// Token bucket that limits the frames of one peer. A stream is slowed down, never closed.
 pub(super) struct Allowance {
     tokens: f64,
     at: Instant,
@@ -107,14 +93,14 @@ impl Allowance {
         Self { tokens: BURST, at: Instant::now() }
     }
 
-    /// Takes one more frame, and returns how long that is too early.
+    /// Takes a token for one frame, and returns the delay after which the frame conforms to the rate.
     pub(super) fn take(&mut self) -> Duration {
         self.tokens = (self.tokens + self.at.elapsed().as_secs_f64() * RATE).min(BURST) - 1.0;
         self.at = Instant::now();
         Duration::from_secs_f64((-self.tokens / RATE).max(0.0))
     }
 
-    /// Gives back what was taken too early.
+    /// Returns the token of a frame that was dropped instead of delayed.
     pub(super) fn give_back(&mut self) {
         self.tokens += 1.0;
     }

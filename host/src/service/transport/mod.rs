@@ -1,5 +1,6 @@
 //! Links between devices and the [worker](super::worker): TCP, TLS, MQTT and serial lines.
 
+pub mod backoff;
 pub mod byte_stream;
 pub mod mqtt;
 pub mod outage;

@@ -17,7 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::state_machine::{Dropped, Link};
 use super::super::worker::{Peer, Receipt, WorkerHandle};
-use super::byte_stream::{Allowance, FRAME, Pauses};
+use super::backoff::Backoff;
+use super::byte_stream::{Allowance, FRAME};
 use super::outage::Outage;
 use super::tls::Connector;
 
@@ -144,13 +145,13 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
         places: Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED))),
         handle,
     };
-    let (mut pauses, outage) = (Pauses::new(), Outage::new(format!("mqtt {}:{}", broker.host, broker.port)));
+    let (mut backoff, outage) = (Backoff::default(), Outage::new(format!("mqtt {}:{}", broker.host, broker.port)));
     loop {
         // Each connection has its own client. Nothing is sent again: the worker sends all models over a new link.
         let (client, mut connection) = AsyncClient::builder(options.clone()).capacity(IN_FLIGHT.into()).build();
         match connection.poll().await {
             Ok(_) => {
-                pauses = Pauses::new();
+                backoff.reset();
                 outage.connected();
                 match bridge.run(&client, connection).await {
                     Some(failure) => outage.failed(failure),
@@ -159,7 +160,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
             }
             Err(error) => outage.failed(error),
         }
-        pauses.pause().await;
+        backoff.wait().await;
     }
 }
 
@@ -223,16 +224,16 @@ impl Bridge {
             };
             match self.topics.parts(&publish.topic) {
                 Some(("up", agent)) => match self.admit(agent, &publish.payload) {
-                    Ok(()) => drop(self.handle.frame(link, publish.payload.into(), Some(receipt)).await),
+                    Ok(()) => drop(self.handle.deliver(link, publish.payload.into(), Some(receipt)).await),
                     Err(reason) => {
                         receipt();
-                        self.handle.dropped(reason).await;
+                        self.handle.count_dropped(reason).await;
                     }
                 },
                 Some(("state", agent)) => {
                     receipt();
                     if publish.payload != "ready" {
-                        self.handle.left(link, agent).await;
+                        self.handle.detach(link, agent).await;
                     }
                 }
                 _ => receipt(),

@@ -1,43 +1,45 @@
-//! What the log hears of a line that is away.
+//! Log lines about connections that break and come back.
 
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After an outage was told, the next one is not told for so long: what comes and goes must not fill a log.
+/// Shortest time between two logged outages of one line: a flapping line must not flood the log.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The outages of a line. Each is told once, when it begins and when it is over, however often it is tried meanwhile.
+/// Outage log of one line. Each outage is logged once when it begins and once when it ends, however many attempts fail.
 pub struct Outage {
     line: String,
-    told: Mutex<Told>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Told {
+struct State {
+    /// Last logged state of the connection.
     connected: Option<bool>,
-    outage: Option<Instant>,
+    /// Time of the last logged outage.
+    last_outage: Option<Instant>,
 }
 
 impl Outage {
-    /// Of a line by its name.
+    /// Creates the outage log of a line with a name.
     pub fn new(line: String) -> Self {
-        Self { line, told: Mutex::default() }
+        Self { line, state: Mutex::default() }
     }
 
-    /// An attempt failed, or the line broke.
+    /// Reports that an attempt failed or the connection broke.
     pub fn failed(&self, reason: impl Display) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.connected != Some(false) && told.outage.is_none_or(|at| at.elapsed() >= QUIET) {
-            *told = Told { connected: Some(false), outage: Some(Instant::now()) };
-            tracing::warn!("{}: {reason}; trying again", self.line);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.connected != Some(false) && state.last_outage.is_none_or(|at| at.elapsed() >= QUIET) {
+            *state = State { connected: Some(false), last_outage: Some(Instant::now()) };
+            tracing::warn!("{}: {reason}; retrying", self.line);
         }
     }
 
-    /// The line is there.
+    /// Reports that the connection is up.
     pub fn connected(&self) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.connected.replace(true) != Some(true) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.connected.replace(true) != Some(true) {
             tracing::info!("{}: connected", self.line);
         }
     }

@@ -5,13 +5,14 @@ use std::str::FromStr;
 use serial2_tokio::SerialPort;
 
 use super::super::worker::WorkerHandle;
-use super::byte_stream::{Pauses, converse};
+use super::backoff::Backoff;
+use super::byte_stream::converse;
 use super::outage::Outage;
 
-/// Where nothing else is said.
+/// Default speed.
 const BAUD: u32 = 115_200;
 
-/// A serial port and its speed, as `/dev/ttyUSB0:115200`. 8 data bits, no parity, 1 stop bit, no flow control.
+/// Serial port and its speed (e.g. `/dev/ttyUSB0:115200`), with 8 data bits, no parity, 1 stop bit, no flow control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     path: String,
@@ -28,35 +29,35 @@ impl FromStr for Port {
         };
         match baud {
             Some(baud @ 1..) if !path.is_empty() => Ok(Self { path: path.into(), baud }),
-            _ => Err("a serial port is PATH:BAUD, as /dev/ttyUSB0:115200"),
+            _ => Err("invalid serial port; expected PATH:BAUD (e.g. /dev/ttyUSB0:115200)"),
         }
     }
 }
 
 impl Port {
-    /// Opens it.
+    /// Opens the port.
     ///
     /// # Errors
-    /// It is not there, or is no serial port.
+    /// The port does not exist, or is not a serial port.
     pub fn open(&self) -> std::io::Result<SerialPort> {
         SerialPort::open(&self.path, self.baud)
     }
 }
 
-/// Serves the devices on a port for as long as the process lives: one that is unplugged is opened again when it is back.
+/// Serves the devices on a port for as long as the process lives. An unplugged port is reopened when it is back.
 pub async fn serve(port: Port, handle: WorkerHandle) {
-    let (mut pauses, outage) = (Pauses::new(), Outage::new(format!("serial {}", port.path)));
+    let (mut backoff, outage) = (Backoff::default(), Outage::new(format!("serial {}", port.path)));
     loop {
         match port.open() {
             Ok(opened) => {
-                pauses = Pauses::new();
+                backoff.reset();
                 outage.connected();
                 let (reader, writer) = tokio::io::split(opened);
                 converse(reader, writer, &handle, true).await;
-                outage.failed("the line broke");
+                outage.failed("connection lost");
             }
-            Err(error) => outage.failed(format!("cannot be opened: {error}")),
+            Err(error) => outage.failed(format!("cannot open: {error}")),
         }
-        pauses.pause().await;
+        backoff.wait().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Devices on TCP, also with TLS.
+//! Devices on TCP, with or without TLS.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::super::worker::{TICK, WorkerHandle};
 use super::byte_stream::converse;
 use super::tls::Acceptor;
 
-/// Connections at a time, on one listener.
+/// Connections that one listener serves at a time; further ones are closed at once.
 const CONNECTIONS: usize = 20_000;
 
 /// Serves devices on a listener for as long as the process lives.
@@ -24,7 +24,7 @@ pub async fn serve(listener: TcpListener, handle: WorkerHandle) {
     .await;
 }
 
-/// The same with TLS. A handshake counts as a connection, and has a time limit.
+/// Serves devices over TLS. A pending handshake counts as a connection and has a time limit.
 pub async fn serve_tls(listener: TcpListener, acceptor: Acceptor, handle: WorkerHandle) {
     accept(listener, move |stream| {
         let (handle, acceptor) = (handle.clone(), acceptor.clone());
@@ -42,7 +42,7 @@ pub async fn serve_tls(listener: TcpListener, acceptor: Acceptor, handle: Worker
 pub async fn accept<F: Future<Output = ()> + Send + 'static>(listener: TcpListener, run: impl Fn(TcpStream) -> F) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        // A peer that is gone again, or too many open files: nothing that a pause does not mend.
+        // The peer has left already, or too many files are open: both pass.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(TICK).await;
             continue;

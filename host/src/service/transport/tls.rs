@@ -1,4 +1,4 @@
-//! TLS by rustls, for TCP and MQTT.
+//! TLS on rustls, for TCP and MQTT.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Why a file is of no use for TLS.
+/// Error in a certificate or key file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {1}", path = .0.display())]
     File(PathBuf, #[source] io::Error),
-    /// It is not what it should be.
+    /// The file has the wrong content.
     #[error("{path}: {1}", path = .0.display())]
     Content(PathBuf, String),
 }
@@ -37,7 +37,7 @@ impl TlsError {
     fn pem(path: &Path, error: pem::Error) -> Self {
         match error {
             pem::Error::Io(error) => Self::File(path.into(), error),
-            other => Self::content(path, format!("not what is expected in PEM: {other}")),
+            other => Self::content(path, format!("invalid PEM: {other}")),
         }
     }
 }
@@ -45,20 +45,20 @@ impl TlsError {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match all.map_err(|error| TlsError::pem(path, error))? {
-        none if none.is_empty() => Err(TlsError::content(path, "no certificate in it")),
-        some => Ok(some),
+        certificates if certificates.is_empty() => Err(TlsError::content(path, "contains no certificate")),
+        certificates => Ok(certificates),
     }
 }
 
-/// The service's end of TLS connections.
+/// Server side of TLS connections.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
 impl Acceptor {
-    /// From a chain of certificates, the service's own first, and its private key, both in PEM.
+    /// Reads a certificate chain, the server's own certificate first, and its private key, both in PEM.
     ///
     /// # Errors
-    /// A file cannot be read, or they do not fit.
+    /// A file cannot be read, or the key does not match the certificate.
     pub fn new(chain: &Path, key: &Path) -> Result<Self, TlsError> {
         let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| TlsError::pem(key, error))?;
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -70,21 +70,21 @@ impl Acceptor {
         Ok(Self(Arc::new(config).into()))
     }
 
-    /// A connection, if its peer comes to an end with the handshake in time.
+    /// Performs the handshake; none if it fails or exceeds its time limit.
     pub(super) async fn accept(&self, stream: TcpStream) -> Option<server::TlsStream<TcpStream>> {
         timeout(HANDSHAKE, self.0.accept(stream)).await.ok()?.ok()
     }
 }
 
-/// A device's end of TLS connections.
+/// Client side of TLS connections.
 #[derive(Clone)]
 pub struct Connector(Arc<ClientConfig>);
 
 impl Connector {
-    /// Trusts who has a certificate from an authority of this PEM file, and nobody else.
+    /// Reads the CA certificates (PEM) used to verify servers; no other CA is trusted.
     ///
     /// # Errors
-    /// The file cannot be read, or has no such certificate.
+    /// The file cannot be read, or contains no CA certificate.
     pub fn new(authority: &Path) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(authority)? {
@@ -101,7 +101,7 @@ impl Connector {
     /// Connects to `HOST:PORT`.
     ///
     /// # Errors
-    /// Nobody is there, or nobody that is to be trusted under that name.
+    /// The connection fails, or the server's certificate is not trusted for that host name.
     pub async fn connect(&self, address: &str) -> io::Result<client::TlsStream<TcpStream>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;

@@ -1,8 +1,12 @@
-//! Results for people: tables, plots and a page that shows them.
+//! Reports of simulations: tables, plots and an HTML page.
 
+mod figures;
+mod page;
 mod plot;
 
-pub use plot::{Axis, Plot, Point, Series};
+pub use figures::{regret_plot, varied_plots};
+pub use page::{html, text_table};
+pub use plot::{Axis, Plot, Point, Series, format_number};
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,78 +14,27 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::{AggregatorName, ScheduleName};
+use crate::config::ScheduleName;
 use crate::simulation::{Outcome, SimulationConfig};
-use plot::{COLOURS, escape, short};
 
-/// A finished run with all that is needed to run it again.
+/// A finished run, with everything needed to reproduce it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The version of this program.
+    /// Version of the program.
     pub version: String,
-    /// What was simulated.
+    /// Configuration of the run.
     pub config: SimulationConfig,
-    /// What came out, with the seed.
+    /// Results, with the seed.
     pub outcome: Outcome,
 }
-
-/// The keys that a plot's line joins, what its axis shows of them, and what is plotted.
-struct Varied {
-    keys: &'static [&'static str],
-    title: &'static str,
-    x_label: &'static str,
-    y_label: &'static str,
-    log: (bool, bool),
-    x: fn(&SimulationConfig) -> Option<f64>,
-    y: fn(&Record) -> f64,
-}
-
-const VARIED: [Varied; 4] = [
-    Varied {
-        keys: &["corrupt"],
-        title: "How much corruption each aggregator bears",
-        x_label: "share of corrupted agents",
-        y_label: "regret / random's",
-        log: (false, true),
-        x: |config| Some(config.corrupt),
-        y: |record| record.outcome.total,
-    },
-    Varied {
-        keys: &["privacy"],
-        title: "The cost of privacy",
-        x_label: "μ (larger is less private)",
-        y_label: "late regret / random's",
-        log: (true, true),
-        x: |config| config.run.privacy.map(|privacy| privacy.0.mu()),
-        y: |record| record.outcome.late,
-    },
-    Varied {
-        keys: &["steps", "episode-len"],
-        title: "Regret by horizon",
-        x_label: "steps T",
-        y_label: "regret per honest agent after the first episode",
-        log: (true, true),
-        x: |config| Some(config.run.steps.into()),
-        y: |record| record.outcome.after_first_episode / record.honest(),
-    },
-    Varied {
-        keys: &["episode-len"],
-        title: "Regret by communication",
-        x_label: "episode length L",
-        y_label: "regret per honest agent",
-        log: (true, true),
-        x: |config| config.run.episode_len.map(f64::from),
-        y: |record| record.outcome.regret / record.honest(),
-    },
-];
 
 impl Record {
     fn honest(&self) -> f64 {
         (self.config.run.agents - self.config.corrupted()) as f64
     }
 
-    /// What is left of the configuration without some keys: records with the same are comparable.
-    fn without(&self, keys: &[&str]) -> String {
+    /// Serializes the configuration without its aggregator and some keys. Records with the same text are comparable.
+    fn config_without(&self, keys: &[&str]) -> String {
         let mut config = serde_json::to_value(&self.config).unwrap_or_default();
         if let Some(config) = config.as_object_mut() {
             config.retain(|key, _| key != "aggregator" && !keys.contains(&key.as_str()));
@@ -90,12 +43,12 @@ impl Record {
     }
 }
 
-/// Whether records differ in aggregator and seed alone.
+/// True if records differ in aggregator and seed only.
 pub fn is_one_setting(records: &[&Record]) -> bool {
-    grouped(records, |record| record.without(&[])).len() == 1
+    grouped(records, |record| record.config_without(&[])).len() == 1
 }
 
-/// Records by what they have in common, in the order in which they came.
+/// Groups records by a key, in order of first appearance.
 fn grouped<'a>(records: &[&'a Record], key: impl Fn(&Record) -> String) -> Vec<Vec<&'a Record>> {
     let mut order: Vec<String> = Vec::new();
     let mut groups: BTreeMap<String, Vec<&Record>> = BTreeMap::new();
@@ -109,151 +62,79 @@ fn grouped<'a>(records: &[&'a Record], key: impl Fn(&Record) -> String) -> Vec<V
     order.iter().filter_map(|key| groups.remove(key)).collect()
 }
 
-/// Mean, least and most.
+/// Mean and range of some values.
 #[derive(Clone, Copy)]
-struct Spread(f64, f64, f64);
+struct Spread {
+    mean: f64,
+    min: f64,
+    max: f64,
+}
 
 impl Spread {
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.collect();
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Self(values.iter().sum::<f64>() / values.len() as f64, least, most)
+        Self {
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            min: values.iter().copied().fold(f64::INFINITY, f64::min),
+            max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
     }
 
     fn at(self, x: f64) -> Point {
-        Point { x, y: self.0, low: self.1, high: self.2 }
+        Point { x, y: self.mean, low: self.min, high: self.max }
     }
 }
 
-/// Cumulative regret per honest agent of runs that differ in aggregator and seed alone: mean, and band over seeds.
-pub fn regret_plot(records: &[&Record]) -> Plot {
-    let line = |group: &Vec<&Record>| {
-        let at = |index: usize| {
-            let values = group.iter().filter_map(|r| Some(r.outcome.trace.get(index)?.regret / r.honest()));
-            group[0].outcome.trace.get(index).map(|trace| Spread::of(values).at(trace.steps as f64))
-        };
-        let points = (0..group[0].outcome.trace.len()).filter_map(at).collect();
-        series(group[0], points)
-    };
-    let mut lines: Vec<Series> =
-        grouped(records, |record| record.outcome.aggregator.clone()).iter().map(line).collect();
-    if let Some(first) = records.first() {
-        let points = first
-            .outcome
-            .trace
-            .iter()
-            .map(|trace| Spread::of([trace.random / first.honest()].into_iter()).at(trace.steps as f64));
-        lines.push(Series { name: "random".into(), colour: RANDOM, points: points.collect() });
-    }
-    Plot {
-        title: "Regret under attack".into(),
-        subtitle: records.first().map_or_else(String::new, |record| setting(&record.config)),
-        x: Axis { label: "steps".into(), log: false },
-        y: Axis { label: "cumulative regret per honest agent".into(), log: true },
-        series: lines,
-    }
-}
-
-/// A plot for each key that varies: corruption, privacy, horizon, episode length.
-pub fn varied_plots(records: &[&Record]) -> Vec<Plot> {
-    let mut plots = Vec::new();
-    for varied in &VARIED {
-        for group in grouped(records, |record| record.without(varied.keys)) {
-            let series: Vec<Series> = grouped(&group, |record| record.outcome.aggregator.clone())
-                .iter()
-                .map(|line| varied.line(line))
-                .filter(|series| series.points.len() >= 3)
-                .collect();
-            if !series.is_empty() {
-                plots.push(Plot {
-                    title: varied.title.into(),
-                    subtitle: varied_setting(&group[0].config, varied.keys),
-                    x: Axis { label: varied.x_label.into(), log: varied.log.0 },
-                    y: Axis { label: varied.y_label.into(), log: varied.log.1 },
-                    series,
-                });
-            }
-        }
-    }
-    plots
-}
-
-impl Varied {
-    fn line(&self, records: &[&Record]) -> Series {
-        let mut by_x: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-        for record in records {
-            if let Some(x) = (self.x)(&record.config) {
-                // Positive numbers are ordered like their bits.
-                by_x.entry(x.to_bits()).or_default().push((self.y)(record));
-            }
-        }
-        let points = by_x.into_iter().map(|(x, values)| Spread::of(values.into_iter()).at(f64::from_bits(x)));
-        series(records[0], points.collect())
-    }
-}
-
-/// The colour of random choices, which no aggregator has.
-const RANDOM: usize = 9;
-
-/// A line for a record's aggregator, which has the same colour in all plots.
-fn series(record: &Record, points: Vec<Point>) -> Series {
-    const { assert!(AggregatorName::ALL.len() < COLOURS.len(), "aggregators and random choices have a colour each") };
-    let place = AggregatorName::ALL.iter().position(|other| *other == record.config.run.aggregator).unwrap_or(0);
-    let colour = if place < RANDOM { place } else { place + 1 };
-    Series { name: record.outcome.aggregator.clone(), colour, points }
-}
-
-/// The seeds of some records, in words.
+/// Lists the seeds of some records.
 fn seeds(records: &[&Record]) -> String {
     format!("seeds {}", distinct(records, |record| record.outcome.seed.to_string()))
 }
 
-/// What some records have, each once.
+/// Lists the distinct keys of some records.
 fn distinct(records: &[&Record], key: impl Fn(&Record) -> String) -> String {
     let groups = grouped(records, &key);
     groups.iter().map(|group| key(group[0])).collect::<Vec<_>>().join(", ")
 }
 
-/// What was simulated, in words.
-pub fn setting(config: &SimulationConfig) -> String {
-    varied_setting(config, &[])
+/// Describes a configuration in a few words.
+pub fn describe(config: &SimulationConfig) -> String {
+    describe_without(config, &[])
 }
 
-fn varied_setting(config: &SimulationConfig, without: &[&str]) -> String {
+fn describe_without(config: &SimulationConfig, keys: &[&str]) -> String {
     let run = &config.run;
     let mut text = format!("{} agents, d = {}", run.agents, run.dim);
-    if !without.contains(&"steps") {
+    if !keys.contains(&"steps") {
         let _ = write!(text, ", {} steps", run.steps);
     }
     let _ = write!(text, ", {}", config.environment);
-    if !without.contains(&"corrupt") {
+    if !keys.contains(&"corrupt") {
         let _ = write!(text, ", {} corrupted", config.corrupted());
     }
     let _ = write!(text, " ({})", config.attack);
     if run.schedule == ScheduleName::Theorem {
         text.push_str(", schedule of the theorem");
     }
-    if let Some(privacy) = run.privacy.filter(|_| !without.contains(&"privacy")) {
+    if let Some(privacy) = run.privacy.filter(|_| !keys.contains(&"privacy")) {
         let _ = write!(text, ", privacy {privacy}");
     }
     text
 }
 
-/// The keys in which some records differ and of which [`setting`] says nothing.
-fn untold(records: &[&Record]) -> Vec<String> {
-    const TOLD: [&str; 9] =
+/// Returns the keys in which some records differ and that [`describe`] omits.
+fn omitted_keys(records: &[&Record]) -> Vec<String> {
+    const DESCRIBED: [&str; 9] =
         ["agents", "aggregator", "attack", "corrupt", "dim", "environment", "privacy", "schedule", "steps"];
     let configs: Vec<Value> =
         records.iter().map(|record| serde_json::to_value(&record.config).unwrap_or_default()).collect();
     let Some(Value::Object(first)) = configs.first() else { return Vec::new() };
     let differ = |(key, value): &(&String, &Value)| configs.iter().any(|config| config[key.as_str()] != **value);
-    first.iter().filter(differ).map(|(key, _)| key.clone()).filter(|key| !TOLD.contains(&key.as_str())).collect()
+    first.iter().filter(differ).map(|(key, _)| key.clone()).filter(|key| !DESCRIBED.contains(&key.as_str())).collect()
 }
 
-/// [`setting`], and some more keys where they have no default.
-fn setting_with(config: &SimulationConfig, keys: &[String]) -> String {
-    let mut text = setting(config);
+/// As [`describe`], with some more keys unless they are unset.
+fn describe_with(config: &SimulationConfig, keys: &[String]) -> String {
+    let mut text = describe(config);
     let values = serde_json::to_value(config).unwrap_or_default();
     for key in keys {
         let _ = match &values[key] {
@@ -263,121 +144,4 @@ fn setting_with(config: &SimulationConfig, keys: &[String]) -> String {
         };
     }
     text
-}
-
-/// A line of the table: runs that differ in their seed alone.
-struct Row {
-    cells: [String; 8],
-}
-
-const COLUMNS: [&str; 8] =
-    ["aggregator", "regret/agent", "of random", "late", "of oracle", "width ratio", "rejected", "repairs"];
-
-impl Row {
-    fn new(records: &[&Record]) -> Self {
-        let spread = |value: fn(&Record) -> f64| Spread::of(records.iter().map(|record| value(record))).0;
-        // Relative to nothing there is no number.
-        let hundredths = |value: f64, unit: &str| match value.is_finite() {
-            true => format!("{} {unit}", short(value.round() / 100.0)),
-            false => "–".into(),
-        };
-        let percent = |value: f64| hundredths(value * 1e4, "%");
-        let ratio = |record: &Record| record.outcome.regret / record.outcome.regret_oracle.unwrap_or(f64::NAN);
-        let widths = records.iter().filter_map(|record| record.outcome.width_ratio_max);
-        let rejected: u64 = records.iter().flat_map(|record| record.outcome.rejected.values()).sum();
-        let repairs: u64 = records.iter().map(|record| record.outcome.repairs).sum();
-        Self {
-            cells: [
-                records[0].outcome.aggregator.clone(),
-                short(spread(|record| record.outcome.regret / record.honest())),
-                percent(spread(|record| record.outcome.total)),
-                percent(spread(|record| record.outcome.late)),
-                hundredths(spread(ratio) * 100.0, "×"),
-                widths.reduce(f64::max).map_or_else(|| "–".into(), |width| format!("{width:.2}")),
-                rejected.to_string(),
-                repairs.to_string(),
-            ],
-        }
-    }
-}
-
-/// The records as a table for a terminal, a paragraph for each setting.
-pub fn text_table(records: &[&Record]) -> String {
-    let mut text = String::new();
-    let untold = untold(records);
-    for group in grouped(records, |record| record.without(&[])) {
-        let _ = writeln!(text, "{}; {}", setting_with(&group[0].config, &untold), seeds(&group));
-        let rows = grouped(&group, |record| record.outcome.aggregator.clone());
-        let mut cells = vec![COLUMNS.map(String::from)];
-        cells.extend(rows.iter().map(|row| Row::new(row).cells));
-        let widths: [usize; 8] =
-            std::array::from_fn(|j| cells.iter().map(|row| row[j].chars().count()).max().unwrap_or(0));
-        for row in &cells {
-            let line =
-                row.iter().zip(widths).enumerate().map(|(j, (cell, width))| {
-                    if j == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-                });
-            let _ = writeln!(text, "  {}", line.collect::<Vec<_>>().join("  "));
-        }
-        text.push('\n');
-    }
-    text
-}
-
-const PAGE_STYLE: &str = "\
-:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse;font-size:.9rem;width:100%}\
-th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #8883}th:first-child,td:first-child{text-align:left}\
-.scroll{overflow-x:auto}svg{width:100%;height:auto}code{font-size:.9em}small{opacity:.75}";
-
-const GLOSSARY: &str = "\
-<p><small><b>regret/agent</b>: cumulative pseudo-regret of an honest agent. <b>of random</b>: the same relative to uniformly \
-random choices on the same decision sets; <b>late</b>: over the second half of the steps. <b>of oracle</b>: relative to the \
-mean over honest agents alone, on the same draws. <b>width ratio</b>: the largest ‖θ<sub>k</sub> − θ*‖<sub>Λ</sub>/β<sub>k</sub>; \
-above 1 the confidence region missed θ*. <b>rejected</b>: messages that counted as zero. <b>repairs</b>: models whose Λ had \
-to be made positive definite. Means over seeds; bands are from the least to the largest.</small></p>";
-
-/// A page with everything in it: it loads nothing.
-pub fn html(records: &[Record]) -> String {
-    let all: Vec<&Record> = records.iter().collect();
-    let settings = grouped(&all, |record| record.without(&[]));
-    let untold = untold(&all);
-    let mut page = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>fedbandit report</title>\
-         <style>{PAGE_STYLE}</style></head><body><h1>fedbandit report</h1>\
-         <p>A fleet learns one linear bandit together, although some of its devices lie.</p>"
-    );
-    // The setting with the most runs is what the rest is compared with.
-    let main = settings.iter().rev().max_by_key(|group| group.len());
-    if let Some(main) = main {
-        let _ = write!(page, "<figure>{}</figure>{}{GLOSSARY}", regret_plot(main).svg(), html_table(main, &untold));
-    }
-    for plot in varied_plots(&all) {
-        let _ = write!(page, "<figure>{}</figure>", plot.svg());
-    }
-    page.push_str("<details><summary>All settings</summary>");
-    settings.iter().for_each(|group| page.push_str(&html_table(group, &untold)));
-    let versions = distinct(&all, |record| record.version.clone());
-    let _ = writeln!(page, "</details><p><small>fedbandit {}</small></p></body></html>", escape(&versions));
-    page
-}
-
-fn html_table(group: &[&Record], untold: &[String]) -> String {
-    let setting = escape(&setting_with(&group[0].config, untold));
-    let mut page = format!("<h2>{setting}</h2><div class=\"scroll\"><table><tr>");
-    COLUMNS.iter().for_each(|column| page.push_str(&format!("<th>{column}</th>")));
-    page.push_str("</tr>");
-    for row in grouped(group, |record| record.outcome.aggregator.clone()) {
-        let cells = Row::new(&row).cells.map(|cell| format!("<td>{}</td>", escape(&cell)));
-        let _ = write!(page, "<tr>{}</tr>", cells.concat());
-    }
-    let config = serde_json::to_string(&group[0].config).unwrap_or_default();
-    let _ = write!(
-        page,
-        "</table></div><details><summary><small>configuration</small></summary><code>{}</code>; {}</details>",
-        escape(&config),
-        seeds(group)
-    );
-    page
 }

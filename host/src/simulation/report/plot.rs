@@ -1,52 +1,52 @@
-//! Line plots as SVG: no fonts, no scripts, light and dark.
+//! Line plots as SVG without fonts or scripts, for light and dark pages.
 
 use std::fmt::Write;
 
-/// A plot.
+/// A line plot.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// Of what.
+    /// Second line of the title.
     pub subtitle: String,
-    /// The horizontal axis.
+    /// Horizontal axis.
     pub x: Axis,
-    /// The vertical axis.
+    /// Vertical axis.
     pub y: Axis,
-    /// The lines.
+    /// Lines.
     pub series: Vec<Series>,
 }
 
 /// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What it measures.
+    /// Measured quantity.
     pub label: String,
-    /// Whether it is logarithmic.
+    /// True if logarithmic.
     pub log: bool,
 }
 
 /// A line with a band around it.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name.
+    /// Name, shown at the end of the line.
     pub name: String,
-    /// Which colour it has.
+    /// Index of the colour.
     pub colour: usize,
-    /// Its points, by x.
+    /// Points, ordered by x.
     pub points: Vec<Point>,
 }
 
-/// A point of a line; the band is from `low` to `high`.
+/// A point of a line, with the band around it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Where it stands.
+    /// Position on the horizontal axis.
     pub x: f64,
-    /// What it shows.
+    /// Position on the vertical axis.
     pub y: f64,
-    /// The least of what `y` stands for.
+    /// Lower end of the band.
     pub low: f64,
-    /// The most of what `y` stands for.
+    /// Upper end of the band.
     pub high: f64,
 }
 
@@ -56,10 +56,10 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 560.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 346.0;
-/// Between two names at the ends of lines.
+/// Smallest distance between two names at the ends of lines.
 const LINE: f64 = 15.0;
 
-/// Okabe and Ito's seven that are seen on dark and on light, which are distinct for the colour-blind as well, and others between them.
+/// Seven colours of Okabe and Ito, which colour-blind readers can tell apart on light and dark pages, and eight more.
 pub(super) const COLOURS: [&str; 15] = [
     "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c6bb1", "#b15928", "#66a61e", "#7f7f7f",
     "#e7298a", "#b8a900", "#44aa99", "#882255", "#6633ff",
@@ -70,7 +70,7 @@ const STYLE: &str = "\
 .plot .small{font-size:12px;opacity:.8}.plot .grid{stroke:#8884;stroke-width:1}.plot .line{fill:none;stroke-width:2}.plot .band{opacity:.18}\
 @media(prefers-color-scheme:dark){.plot text{fill:#ddd}}";
 
-/// Where numbers go on an axis.
+/// Mapping from values to positions on an axis.
 struct Scale {
     log: bool,
     low: f64,
@@ -90,12 +90,12 @@ impl Scale {
     }
 
     fn place(&self, value: f64) -> f64 {
-        // What a logarithm cannot show stands at the edge.
+        // Non-positive values are drawn at the edge of a logarithmic axis.
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         self.from + (self.to - self.from) * ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
-    /// Numbers to name.
+    /// Returns the values with a grid line.
     fn ticks(&self) -> Vec<f64> {
         if self.log {
             let powers = self.low.ceil() as i32..=self.high.floor() as i32;
@@ -116,7 +116,7 @@ impl Scale {
 }
 
 impl Plot {
-    /// The plot as an SVG element that can also stand alone in a file.
+    /// Renders an SVG element, which is also a valid file.
     pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x = Scale::new(&self.x, points().map(|point| point.x), LEFT, RIGHT);
@@ -151,7 +151,7 @@ impl Plot {
         );
     }
 
-    /// Names at the ends of lines, moved apart where they would overlap.
+    /// Writes names at the ends of lines, moved apart where they would overlap.
     fn name_lines(&self, svg: &mut String, y: &Scale) {
         let end = |series: &Series| series.points.last().map(|point| y.place(point.y));
         let mut names: Vec<_> = self.series.iter().filter_map(|series| Some((end(series)?, series))).collect();
@@ -179,7 +179,7 @@ impl Plot {
     }
 }
 
-/// The grid, with its numbers.
+/// Draws the grid with its labels.
 fn draw_ticks(svg: &mut String, x: &Scale, y: &Scale) {
     for tick in x.ticks() {
         let at = x.place(tick);
@@ -188,7 +188,7 @@ fn draw_ticks(svg: &mut String, x: &Scale, y: &Scale) {
             "<path class=\"grid\" d=\"M{at:.1} {TOP}V{BOTTOM}\"/>\
              <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             BOTTOM + 18.0,
-            short(tick)
+            format_number(tick)
         );
     }
     for tick in y.ticks() {
@@ -199,7 +199,7 @@ fn draw_ticks(svg: &mut String, x: &Scale, y: &Scale) {
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 8.0,
             at + 4.0,
-            short(tick)
+            format_number(tick)
         );
     }
 }
@@ -227,7 +227,7 @@ impl Series {
         if self.points.len() <= 12 {
             for point in &self.points {
                 let (cx, cy) = (x.place(point.x), y.place(point.y));
-                let label = format!("{}: {} at {}", self.name, short(point.y), short(point.x));
+                let label = format!("{}: {} at {}", self.name, format_number(point.y), format_number(point.x));
                 let _ = write!(
                     svg,
                     "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3.5\" fill=\"{colour}\"><title>{}</title></circle>",
@@ -238,8 +238,8 @@ impl Series {
     }
 }
 
-/// A number in few characters.
-pub(super) fn short(value: f64) -> String {
+/// Formats a number with three significant digits.
+pub fn format_number(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 {
         "0".into()
@@ -254,7 +254,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// Text as XML has it.
+/// Escapes text for XML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -3,16 +3,10 @@
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
+pub(crate) use crate::uniform::{below, uniform};
+
 /// Makes n rows of p numbers.
 pub(crate) type Make = Box<dyn Fn(&mut Pcg64, usize, usize) -> Vec<f64>>;
-
-pub(crate) fn uniform(rng: &mut Pcg64) -> f64 {
-    (rng.next_u64() >> 11) as f64 / 9_007_199_254_740_992.0
-}
-
-pub(crate) fn below(rng: &mut Pcg64, n: usize) -> usize {
-    (uniform(rng) * n as f64) as usize
-}
 
 /// RunInfo normal: a sum of uniform numbers, which has the same bits everywhere.
 pub(crate) fn normal(rng: &mut Pcg64) -> f64 {
