@@ -22,7 +22,7 @@ fn configure(fleet: &Fleet, broker: &str, more: &str) {
     fleet.configure(&format!("mqtt = \"{broker}\"\n{more}"));
 }
 
-/// As in the guide: each device may write and read its own topics, and has its number as its name.
+/// Access control as in the guide: each device has its number as its user name and may use its own topics only.
 const ACL: &str = "user controller\n\
     topic read fedbandit/v1/+/up/+\n\
     topic read fedbandit/v1/+/state/+\n\
@@ -31,7 +31,7 @@ const ACL: &str = "user controller\n\
     pattern write fedbandit/v1/+/state/%u\n\
     pattern read fedbandit/v1/+/down/%u\n";
 
-/// Thirty devices that behave and ten that lie, behind a broker that lets everybody see their own topics only.
+/// Thirty honest and ten Byzantine devices, behind a broker with access control per device.
 #[test]
 fn fleet_learns_through_a_broker() {
     let fleet = Fleet::new("mqtt-learns", 40);
@@ -62,7 +62,7 @@ fn fleet_learns_through_a_broker() {
     assert_eq!((&status["faults"], &status["dropped"]), (&serde_json::json!({}), &serde_json::json!({})));
 }
 
-/// A device that was never there finds its own model, and nobody else's.
+/// The retained model of a device that has never connected is its own.
 #[test]
 fn late_joiner_finds_its_model() {
     let fleet = Fleet::new("mqtt-late", 2);
@@ -101,8 +101,7 @@ fn last_will_reports_a_lost_device() {
     service.wait_for(|status| status["connected"] == 0);
 }
 
-/// The broker is killed again and again, and the service once: all that was acknowledged is there, once, and in the end
-/// everything is acknowledged.
+/// The broker is killed three times and the service once. In the end each summary is acknowledged, and stored once.
 #[test]
 fn killed_broker_loses_nothing() {
     const EPISODES: u32 = 40;
@@ -124,7 +123,7 @@ fn killed_broker_loses_nothing() {
     assert_eq!(fleet.stored(), all);
 }
 
-/// What strangers write to the topics is dropped and counted, and costs nobody else anything.
+/// Invalid messages on the topics are dropped and counted, and do not affect the devices.
 #[test]
 fn messages_of_strangers_are_dropped_and_counted() {
     let fleet = Fleet::new("mqtt-strangers", 2);
@@ -190,18 +189,18 @@ fn broker_with_tls_is_verified() {
     drop(service);
     let serve = "serve --config controller.toml";
     for (broker, more, sentence) in [
-        (&*url, "", "mqtts:// needs the certificate authority"),
-        ("mqtt://127.0.0.1:1", "mqtt-ca = \"our-ca.pem\"", "a certificate authority is for mqtts:// only"),
-        ("127.0.0.1:1", "", "a broker is mqtt://HOST:PORT"),
-        ("mqtt://:1", "", "the broker's host is missing"),
-        ("mqtt://host:x", "", "the broker's port is no number"),
+        (&*url, "", "mqtts:// requires a CA certificate"),
+        ("mqtt://127.0.0.1:1", "mqtt-ca = \"our-ca.pem\"", "a CA certificate requires mqtts://"),
+        ("127.0.0.1:1", "", "expected mqtt://HOST[:PORT]"),
+        ("mqtt://:1", "", "missing host in the broker URL"),
+        ("mqtt://host:x", "", "invalid port in the broker URL"),
     ] {
         configure(&fleet, broker, more);
         fleet.refuses(serve, 78, sentence);
     }
     fleet.configure("mqtt-ca = \"our-ca.pem\"");
     fleet.refuses(serve, 78, "mqtt-ca: needs mqtt");
-    fleet.refuses(&format!("device --identities fleet/devices --connect {url}"), 2, "mqtts:// needs the certificate");
+    fleet.refuses(&format!("device --identities fleet/devices --connect {url}"), 2, "mqtts:// requires a CA");
 }
 
 /// Store that calls a hook before it appends a summary.
@@ -228,7 +227,7 @@ impl<F: FnMut() -> Result<(), StoreError>> Store for Hooked<F> {
     }
 }
 
-/// The summary of a first episode, at dimension 4.
+/// Summary of the first episode, of dimension 4.
 fn summary() -> Message<'static> {
     Message::Summary(SummaryMessage {
         episode: 1,
@@ -239,7 +238,7 @@ fn summary() -> Message<'static> {
     })
 }
 
-/// The broker keeps a summary until it is stored: if storing it fails, the next service gets it again, else not.
+/// The broker delivers a summary again to the next service if storing it failed, and only then.
 #[test]
 fn broker_is_acknowledged_after_the_commit() {
     for fails in [true, false] {
@@ -257,9 +256,9 @@ fn broker_is_acknowledged_after_the_commit() {
         let service = start(&mut store, &RunConfig::default(), &registry, &master, timing, 0).unwrap();
         let worker = {
             let _inside = runtime.enter();
-            let (door, worker) = worker::start(service, Box::new(store), |_| {});
+            let (handle, worker) = worker::start(service, Box::new(store), |_| {});
             let address = mqtt::Broker::new(&broker.url(), None).unwrap();
-            runtime.spawn(mqtt::serve(address, 1, [1], door));
+            runtime.spawn(mqtt::serve(address, 1, [1], handle));
             worker
         };
         // It is there once its model is.
@@ -298,8 +297,7 @@ fn publish_packet(topic: &str, identifier: Option<u16>, payload: &[u8]) -> Vec<u
     [&[0x30 | u8::from(identifier.is_some()) << 1, content.len() as u8], &*content].concat()
 }
 
-/// The broker acknowledges no model, and sends more messages of QoS 1 than the service has allowed while the store is busy. Messages
-/// of QoS 0 have no such limit.
+/// A broker that acknowledges no model sends too many messages of QoS 1 while the store is busy. QoS 0 has no such limit.
 #[test]
 fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
     const AGENTS: u32 = 600;
@@ -335,8 +333,8 @@ fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let (sender, statuses) = channel();
-    let (door, _worker) = worker::start(service, Box::new(store), move |status| drop(sender.send(status)));
-    runtime.spawn(mqtt::serve(mqtt::Broker::new(&url, None).unwrap(), 1, 1..=AGENTS, door));
+    let (handle, _worker) = worker::start(service, Box::new(store), move |status| drop(sender.send(status)));
+    runtime.spawn(mqtt::serve(mqtt::Broker::new(&url, None).unwrap(), 1, 1..=AGENTS, handle));
     let mut broker = accept();
     (0..UNLIMITED).for_each(|_| broker.write_all(&publish_packet("fedbandit/v1/1/up/1", None, b"garbage")).unwrap());
     assert!(statuses.iter().any(|status| status.dropped.get(&Dropped::Length) == Some(&UNLIMITED)));
@@ -355,7 +353,7 @@ fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
     runtime.shutdown_background();
 }
 
-/// A service whose broker is not there serves all others.
+/// A service whose broker is unreachable serves its other transports.
 #[test]
 fn service_without_its_broker_serves_tcp() {
     let fleet = Fleet::new("mqtt-away", 1);

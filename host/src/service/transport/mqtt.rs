@@ -22,16 +22,16 @@ use super::byte_stream::{Allowance, FRAME};
 use super::outage::Outage;
 use super::tls::Connector;
 
-/// Frames that the broker may send before the first of them is acknowledged to it.
-const UNACKNOWLEDGED: u16 = 1_024;
-/// Models that the broker has not acknowledged, at the most.
+/// MQTT Receive Maximum: messages that the broker may send unacknowledged.
+const RECEIVE_MAXIMUM: u16 = 1_024;
+/// Limit of published models that the broker has not acknowledged.
 const IN_FLIGHT: u16 = 256;
-/// For how many seconds the broker keeps frames for a service that is away.
-const ABSENCE: u32 = 24 * 60 * 60;
-/// A topic and an MQTT header beside a frame.
+/// MQTT Session Expiry Interval in seconds: how long the broker keeps messages for an absent service.
+const SESSION_EXPIRY: u32 = 24 * 60 * 60;
+/// Bytes of a PUBLISH packet other than its payload.
 const ENVELOPE: u32 = 256;
 
-/// Where a broker is.
+/// Address and credentials of a broker.
 #[derive(Clone)]
 pub struct Broker {
     host: String,
@@ -41,18 +41,19 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// From `mqtt://[USER:PASSWORD@]HOST[:PORT]`, or `mqtts://…` with what it trusts.
+    /// Parses `mqtt://[USER:PASSWORD@]HOST[:PORT]`, or `mqtts://…`, which requires a connector.
     ///
     /// # Errors
-    /// A sentence about what is wrong.
+    /// The URL is invalid, or the connector does not match its scheme.
     pub fn new(url: &str, connector: Option<Connector>) -> Result<Self, &'static str> {
-        let (scheme, rest) = url.split_once("://").ok_or("a broker is mqtt://HOST:PORT or mqtts://HOST:PORT")?;
+        let expected = "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT]";
+        let (scheme, rest) = url.split_once("://").ok_or(expected)?;
         let (tls, port) = match (scheme, connector) {
             ("mqtt", None) => (None, 1883),
-            ("mqtt", Some(_)) => return Err("a certificate authority is for mqtts:// only"),
+            ("mqtt", Some(_)) => return Err("a CA certificate requires mqtts://"),
             ("mqtts", Some(connector)) => (Some(connector), 8883),
-            ("mqtts", None) => return Err("mqtts:// needs the certificate authority that the broker is known by"),
-            _ => return Err("a broker is mqtt://HOST:PORT or mqtts://HOST:PORT"),
+            ("mqtts", None) => return Err("mqtts:// requires a CA certificate"),
+            _ => return Err(expected),
         };
         let (credentials, address) = match rest.rsplit_once('@') {
             Some((credentials, address)) => {
@@ -63,21 +64,21 @@ impl Broker {
         };
         let address = address.trim_end_matches('/');
         let (host, port) = match address.rsplit_once(':') {
-            // The colons of an address in brackets are its own.
+            // The colons within brackets belong to an IPv6 address.
             Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| "the broker's port is no number")?)
+                (host, port.parse().map_err(|_| "invalid port in the broker URL; expected 0 to 65535")?)
             }
             _ => (address, port),
         };
         let host = host.trim_matches(['[', ']']);
         if host.is_empty() {
-            return Err("the broker's host is missing");
+            return Err("missing host in the broker URL");
         }
         let host = if host.contains(':') { format!("[{host}]") } else { host.into() };
         Ok(Self { host, port, tls, credentials })
     }
 
-    /// The options of a client. The broker is told to hold back messages that are longer than any frame.
+    /// Returns client options. They ask the broker to withhold messages that are longer than any frame.
     pub fn options(&self, id: impl Into<String>) -> MqttOptions {
         let mut options = MqttOptions::new(id, (&*self.host, self.port));
         options.set_keep_alive(30).set_max_packet_size(Some(FRAME as u32 + ENVELOPE));
@@ -94,34 +95,34 @@ impl Broker {
     }
 }
 
-/// The topics of a run.
+/// Topics of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topics {
     prefix: String,
 }
 
 impl Topics {
-    /// Those of a run's number.
+    /// Returns the topics of a run.
     pub fn new(run: u32) -> Self {
         Self { prefix: format!("fedbandit/v1/{run}") }
     }
 
-    /// What a device says.
+    /// Returns the topic of a device's frames.
     pub fn up(&self, agent: u32) -> String {
         format!("{}/up/{agent}", self.prefix)
     }
 
-    /// What a device is told; its last model is retained.
+    /// Returns the topic of frames for a device. Its last model is retained.
     pub fn down(&self, agent: u32) -> String {
         format!("{}/down/{agent}", self.prefix)
     }
 
-    /// Whether a device is there: `ready`, `disconnected` or, by its last will, `lost`. Retained.
+    /// Returns the topic of a device's state, retained: `ready`, `disconnected` or, by its last will, `lost`.
     pub fn state(&self, agent: u32) -> String {
         format!("{}/state/{agent}", self.prefix)
     }
 
-    /// The last two parts of a topic of this run: `up`, `down` or `state`, and the agent.
+    /// Splits a topic of this run into its kind (`up`, `down` or `state`) and its agent.
     pub fn parts<'a>(&self, topic: &'a [u8]) -> Option<(&'a str, u32)> {
         let rest = str::from_utf8(topic).ok()?.strip_prefix(&self.prefix)?.strip_prefix('/')?;
         let (kind, agent) = rest.split_once('/')?;
@@ -134,20 +135,20 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
     let mut options = broker.options(format!("fedbandit-{run}"));
     options
         .set_clean_start(false)
-        .set_session_expiry_interval(Some(ABSENCE))
+        .set_session_expiry_interval(Some(SESSION_EXPIRY))
         .set_session_store(EmptySession)
-        .set_receive_maximum(Some(UNACKNOWLEDGED))
+        .set_receive_maximum(Some(RECEIVE_MAXIMUM))
         .set_outgoing_inflight_upper_limit(IN_FLIGHT)
         .set_ack_mode(AckMode::Manual);
     let mut bridge = Bridge {
         topics: Topics::new(run),
         allowances: agents.into_iter().map(|agent| (agent, Allowance::new())).collect(),
-        places: Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED))),
+        permits: Arc::new(Semaphore::new(2 * usize::from(RECEIVE_MAXIMUM))),
         handle,
     };
     let (mut backoff, outage) = (Backoff::default(), Outage::new(format!("mqtt {}:{}", broker.host, broker.port)));
     loop {
-        // Each connection has its own client. Nothing is sent again: the worker sends all models over a new link.
+        // One client per connection: nothing is replayed, since the worker sends all models over each new link.
         let (client, mut connection) = AsyncClient::builder(options.clone()).capacity(IN_FLIGHT.into()).build();
         match connection.poll().await {
             Ok(_) => {
@@ -171,21 +172,21 @@ type Acknowledgement = (ManualAck, OwnedSemaphorePermit);
 struct Bridge {
     topics: Topics,
     allowances: BTreeMap<u32, Allowance>,
-    /// Permits for unacknowledged messages of a connection, and for those of the previous one that the worker still holds.
-    places: Arc<Semaphore>,
+    /// Permits for unacknowledged messages: of one connection, and of the previous one while the worker still holds some.
+    permits: Arc<Semaphore>,
     handle: WorkerHandle,
 }
 
 impl Bridge {
-    /// Passes messages in both directions. Returns the reason why the connection ended, or `None` if the worker has stopped.
+    /// Passes messages in both directions. Returns the cause of a disconnect, or `None` if the worker has stopped.
     async fn run(&mut self, client: &AsyncClient, mut connection: EventLoop) -> Option<String> {
-        // The session is resumed by now. Otherwise each request would copy all messages in flight for the session store.
+        // The session is resumed. Without this, rumqttc would copy all messages in flight to the session store at each request.
         connection.options.set_clean_start(true);
-        // Before any model: the service hears every device that has one.
+        // Queued before any model, so that no device with a model goes unheard.
         let filter = |kind: &str| SubscribeFilter::new(format!("{}/{kind}/+", self.topics.prefix), QoS::AtLeastOnce);
         client.try_subscribe_many(["up", "state"].map(filter)).expect("an empty queue has room");
-        // A model for each device, and acknowledgements.
-        let (sender, frames) = mpsc::channel(2 * self.allowances.len() + usize::from(UNACKNOWLEDGED));
+        // Room for a model for each device, and for replies.
+        let (sender, frames) = mpsc::channel(2 * self.allowances.len() + usize::from(RECEIVE_MAXIMUM));
         let (done, acknowledgements) = mpsc::unbounded_channel();
         let link = self.handle.connect(sender, Peer::Broker).await?;
         let topics = self.topics.clone();
@@ -198,7 +199,7 @@ impl Bridge {
         Some(failure)
     }
 
-    /// Passes messages to the worker until the connection ends, and returns the reason.
+    /// Passes messages to the worker until the connection ends, and returns the cause.
     async fn receive(
         &mut self,
         client: &AsyncClient,
@@ -214,11 +215,11 @@ impl Bridge {
             };
             let receipt: Receipt = match client.prepare_ack(&publish) {
                 Some(ack) => {
-                    let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-                        return format!("the broker exceeds the receive maximum of {UNACKNOWLEDGED} messages");
+                    let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+                        return format!("the broker exceeds the receive maximum of {RECEIVE_MAXIMUM} messages");
                     };
                     let done = done.clone();
-                    Box::new(move || drop(done.send((ack, place))))
+                    Box::new(move || drop(done.send((ack, permit))))
                 }
                 None => Box::new(|| ()),
             };
@@ -254,12 +255,12 @@ impl Bridge {
     }
 }
 
-/// Passes acknowledgements to the broker. Apart from frames, which wait for the broker's own acknowledgements.
+/// Passes acknowledgements to the broker. Separate from [`publish`], which blocks until the broker acknowledges models.
 async fn acknowledge(
     client: &AsyncClient,
     mut acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
 ) -> Result<(), ClientError> {
-    while let Some((ack, _place)) = acknowledgements.recv().await {
+    while let Some((ack, _permit)) = acknowledgements.recv().await {
         client.manual_ack(ack).await?;
     }
     Ok(())
@@ -295,7 +296,7 @@ impl SessionStore for EmptySession {
             format_version: 1,
             client_id: key.client_id().into(),
             clean_start: false,
-            session_expiry_interval: Some(ABSENCE),
+            session_expiry_interval: Some(SESSION_EXPIRY),
             outgoing_inflight_upper_limit: Some(IN_FLIGHT),
             ack_mode: PersistedAckMode::Manual,
             last_pkid: 0,
@@ -319,7 +320,7 @@ mod tests {
     use super::Broker;
 
     #[test]
-    fn addresses_of_brokers() {
+    fn broker_url_is_parsed() {
         for (url, host, port) in [
             ("mqtt://host", "host", 1883),
             ("mqtt://host/", "host", 1883),
