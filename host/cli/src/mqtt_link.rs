@@ -32,7 +32,7 @@ impl MqttLink {
             .set_last_will(LastWill::new(&state, "lost", QoS::AtLeastOnce, true, None))
             .set_outgoing_inflight_upper_limit(IN_FLIGHT);
         let (client, mut connection) = AsyncClient::builder(options).capacity(IN_FLIGHT.into()).build();
-        // The first event is the broker's consent.
+        // The first event is CONNACK.
         timeout(ANSWER, connection.poll()).await?.map_err(io::Error::other)?;
         // The queue has room for both.
         client.try_subscribe(topics.down(agent), QoS::AtLeastOnce).map_err(io::Error::other)?;
