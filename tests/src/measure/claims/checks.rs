@@ -1,4 +1,4 @@
-//! What is measured of a claim, and the limits.
+//! Measured values and their limits.
 
 use fedbandit::simulation::report::Record;
 use fedbandit::simulation::{Environment, SimulationConfig};
@@ -16,7 +16,7 @@ pub(super) struct Check {
 pub(super) enum Limit {
     AtMost(f64),
     AtLeast(f64),
-    /// It is shown for comparison.
+    /// Shown for comparison.
     Unlimited,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn least(records: &[Record], which: impl Fn(&Record) -> bool) -> f64 
     records.iter().filter(|record| which(record)).map(|record| record.outcome.total).fold(f64::NAN, f64::min)
 }
 
-/// The slope of log value by log T, from the first horizon to the last.
+/// Returns the slope of log value over log T, from the first horizon to the last.
 pub(super) fn slope(records: &[Record], aggregator: &str, value: fn(&Record) -> f64) -> f64 {
     let points = records.iter().filter(|record| record.outcome.aggregator == aggregator);
     let points: Vec<(f64, f64)> =
@@ -79,14 +79,32 @@ pub(super) fn robust_checks(records: &[Record]) -> Vec<Check> {
         Check::new("ball, 30 %, worst attack and seed, total", worst("ball", 0.3), AtMost(0.05)),
         Check::new("ball, 45 %, worst attack and seed, total", worst("ball", 0.45), AtMost(0.2)),
     ];
-    // The paper's rules do worse here: measured, without a limit.
+    // The paper's rule does worse here: measured without a limit.
     for environment in ["skew", "fixed-arms"] {
         for share in [0.0, 0.3, 0.45] {
             let what = format!("{environment}, {:.0} %, worst attack and seed, total", share * 100.0);
             checks.push(Check::new(what, worst(environment, share), Unlimited));
         }
     }
+    checks.extend(ENVIRONMENTS.map(|environment| losses_to_solo(records, environment)));
     checks
+}
+
+/// Counts the attacks at 30 % under which the mean total of the geometric median is above that of `solo` without attack.
+fn losses_to_solo(records: &[Record], environment: &str) -> Check {
+    let groups = by_setting(records);
+    let totals = |aggregator: &str, corrupt: f64| -> Vec<f64> {
+        let of = |group: &&Vec<&Record>| {
+            let Record { config, outcome, .. } = group[0];
+            let same = outcome.environment == environment && config.corrupt == corrupt;
+            same && outcome.aggregator == aggregator
+        };
+        groups.iter().filter(of).map(|group| mean_total(group)).collect()
+    };
+    let (under_attack, solo) = (totals("geometric-median", 0.3), totals("solo", 0.0));
+    let losses = under_attack.iter().filter(|total| solo.iter().any(|solo| *total > solo)).count();
+    let what = format!("{environment}, 30 %, attacks of {} under which it loses to solo", under_attack.len());
+    Check::new(what, losses as f64, Unlimited)
 }
 
 pub(super) fn width_check(records: &[Record]) -> Check {
@@ -104,7 +122,7 @@ fn designed_for(config: &SimulationConfig) -> f64 {
     config.run.design_corruption.unwrap_or(0.3)
 }
 
-/// The largest width ratio of the whitened filter in some runs, where no more lie than it is designed for.
+/// Returns the largest width ratio of the whitened filter over runs with at most the corrupted share that it is designed for.
 pub(super) fn widest(records: &[Record], of: impl Fn(&SimulationConfig) -> bool) -> f64 {
     let designed =
         |r: &&Record| r.outcome.aggregator == "whitened-filter" && r.config.corrupt <= designed_for(&r.config);

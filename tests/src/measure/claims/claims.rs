@@ -1,4 +1,4 @@
-//! The claims: what is said, the grid that it is said of, and what is checked and shown of it.
+//! Claims: statement, grid of simulations, checks and table of each section.
 
 use fedbandit::simulation::Environment;
 use fedbandit::simulation::report::Record;
@@ -21,8 +21,8 @@ pub(super) struct Claim {
 pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "demonstration",
-        title: "What `fedbandit simulate` shows",
-        statement: "100 agents, 30 of which collude, once with each of four aggregators, three times.",
+        title: "The demonstration",
+        statement: "`fedbandit simulate` without options: 100 agents, 30 of which collude, four aggregators, three seeds.",
         grid: include_str!("../../../claims/demonstration.toml"),
         checks: |_| Vec::new(),
         table: setting_table,
@@ -30,9 +30,9 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "robust",
         title: "Byzantine-UCB learns under every attack",
-        statement: "100 agents, d = 8, T = 4096, L = 64, Gaussian rewards with R = 0.5. Regret relative to uniformly random \
-                    choices, mean over five seeds [least, most], and over the second half of the steps. On `skew` and \
-                    `fixed-arms`, where some directions are rarely explored, the paper's rule does worse.",
+        statement: "100 agents, d = 8, T = 4096, L = 64, Gaussian rewards with R = 0.5. Mean over five \
+                    seeds [minimum, maximum]. On `skew` and `fixed-arms` some directions are rarely explored, and the paper's rule \
+                    does worse. The last checks count the attacks under which it loses to `solo`, a device that learns alone.",
         grid: include_str!("../../../claims/robust.toml"),
         checks: robust_checks,
         table: attack_table,
@@ -40,7 +40,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "mean",
         title: "The mean fails",
-        statement: "One agent in ten is enough. Regret relative to random; 2 is what always choosing against θ* would give.",
+        statement: "One corrupted agent in ten is enough. Always choosing against θ* would give a total of 2.",
         grid: include_str!("../../../claims/mean.toml"),
         checks: |records| {
             let worst = |attack| least(records, |r| r.outcome.aggregator == "mean" && r.outcome.attack == attack);
@@ -54,8 +54,8 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "breakdown",
         title: "Breakdown at one half",
-        statement: "The attack `adaptive` tries messages against the rule that is running. All rules are set up for a corruption \
-                    of 0.3.",
+        statement: "The attack `adaptive` tests candidate messages against the running rule. All rules are designed for a corrupted \
+                    share of 0.3.",
         grid: include_str!("../../../claims/breakdown.toml"),
         checks: |records| {
             let at = |share| most(records, |r| r.outcome.aggregator == "geometric-median" && r.config.corrupt == share);
@@ -69,8 +69,8 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "horizon",
         title: "Sublinear regret, O(√T) communication",
-        statement: "20 agents, 6 of them `adaptive`, L = √T. The regret per honest agent is without the first episode, in which \
-                    nothing is known. Slopes are of logarithms, between the first and the last horizon.",
+        statement: "20 agents, 6 of them `adaptive`, L = √T. Slopes are of log regret over log T, between the first and the last \
+                    horizon, without the first episode.",
         grid: include_str!("../../../claims/horizon.toml"),
         checks: |records| {
             let slope = |aggregator: &str, value: fn(&Record) -> f64| slope(records, aggregator, value);
@@ -93,8 +93,8 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "solo",
         title: "Without communication, regret is linear (Proposition 1)",
-        statement: "40 agents; 12 of them get rewards of −θ* in half of their steps. Regret of these over the other half of \
-                    their steps, relative to random: who learns alone cannot tell which steps are attacked.",
+        statement: "40 agents; 12 of them receive rewards of −θ* in half of their steps. \"Attacked agents\" is their regret over the \
+                    other half of their steps, relative to random. A device that learns alone cannot tell which steps are attacked.",
         grid: include_str!("../../../claims/solo.toml"),
         checks: |records| {
             let attacked = |r: &Record| r.outcome.attacked_total.unwrap_or(f64::NAN);
@@ -117,8 +117,8 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "privacy",
         title: "The price of privacy",
-        statement: "100 agents, d = 4, 512 episodes of 8 steps, ±1 rewards, ν = 10⁻⁶. What is protected is one message: 8 steps \
-                    of one agent. Late regret relative to random. The oracle's noise is that of single agents, too.",
+        statement: "100 agents, d = 4, 512 episodes of 8 steps, ±1 rewards, ν = 10⁻⁶. One message, 8 steps of one agent, is \
+                    protected. The oracle has the noise of single agents as well.",
         grid: include_str!("../../../claims/privacy.toml"),
         checks: |records| {
             let at = |r: &Record| {
@@ -133,8 +133,8 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "means",
         title: "The median of means against the median",
-        statement: "The corruption is known. The paper's P = 3N₁ groups raise the corrupted share to up to a third, which costs more \
-                    than the means gain; with privacy, whose noise a group's sum needs only once, groups win.",
+        statement: "The corrupted share is known. The paper's P = 3N₁ groups raise it to up to a third, which costs more than the means \
+                    gain. With privacy a group needs noise only once, and groups win.",
         grid: include_str!("../../../claims/means.toml"),
         checks: |_| Vec::new(),
         table: setting_table,
@@ -143,7 +143,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
         name: "theorem",
         title: "The theorems' constants hardly learn",
         statement: "20 agents, no attack, σ = √2, δ = 0.1, L of Theorem 1. With the constants of Theorem 1 the widths are so large that \
-                    choices are almost random within any reasonable time; the calibrated schedule is a heuristic.",
+                    choices are almost random within any reasonable time.",
         grid: include_str!("../../../claims/theorem.toml"),
         checks: |_| Vec::new(),
         table: theorem_table,
@@ -151,21 +151,20 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "whitened",
         title: "Beyond the paper: `whitened-filter` under every attack",
-        statement: "The setting of the table of attacks, with fresh seeds; the rule's constants were chosen on others. `optimal` searches \
-                    against the rule that is running, whichever it is. \"× oracle\" is the regret relative to that of the same rule on the \
-                    honest agents alone, with the same width; of the paper's rules, to the mean of honest agents. A bold total is the \
-                    least of those under the same attack. a is the corruption that the rule is designed for, 0.3 where nothing is said: at 45 % \
-                    that is too little.",
+        statement: "The setting of the table of attacks with new seeds; the rule's constants were chosen on others. `optimal` searches \
+                    against the running rule. \"× oracle\" is the regret relative to that of the same rule, with the same width, on the honest \
+                    agents alone; for the paper's rules, relative to the mean of honest agents. A bold total is the smallest under the same \
+                    attack. a is the corrupted share that the rule is designed for, 0.3 by default, which is too little at 45 %.",
         grid: include_str!("../../../claims/whitened.toml"),
         checks: whitened_checks,
         table: whitened_table,
     },
     Claim {
         name: "start",
-        title: "How `whitened-filter` begins",
-        statement: "2d episodes of 4 steps before lengths grow, against lengths that grow at once, and against 64 steps all the time. The \
-                    first is to be no worse than the better of the others. With equal episodes everybody pays for 64 steps of \
-                    ignorance, and the ratio to the oracle is close to 1 for that reason.",
+        title: "First episodes of `whitened-filter`",
+        statement: "The default, 2d episodes of 4 steps before lengths grow, against lengths that grow at once and against equal episodes \
+                    of 64 steps. The default should be no worse than the better of the others. With equal episodes the first 64 steps cost \
+                    every rule the same, so the ratio to the oracle is close to 1.",
         grid: include_str!("../../../claims/start.toml"),
         checks: start_checks,
         table: whitened_table,
@@ -173,8 +172,9 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "sizes",
         title: "`whitened-filter` with other dimensions, fleets, parameters and rewards",
-        statement: "30 % of the agents are `optimal`, or 45 % where a = 0.45. `unequal` agents explore different directions, which is against the paper's assumption \
-                    of a small σ: nobody tells a liar from an agent that has seen something else, and every rule loses much.",
+        statement: "30 % of the agents are `optimal`, or 45 % where a = 0.45. `unequal` agents explore different directions, which violates the \
+                    paper's assumption of a small σ: a corrupted agent cannot be told from one that has seen something else, and \
+                    every rule loses much.",
         grid: include_str!("../../../claims/sizes.toml"),
         checks: |records| {
             let unequal = widest(records, |config| config.environment == Environment::Unequal);
@@ -186,7 +186,7 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "slope",
         title: "The horizon under `optimal`",
-        statement: "20 agents, 6 of them `optimal`, L = √T. Slopes are of the logarithm of regret, between the first and the last horizon.",
+        statement: "20 agents, 6 of them `optimal`, L = √T. Slopes are of log regret over log T, between the first and the last horizon.",
         grid: include_str!("../../../claims/slope.toml"),
         checks: |records| {
             let slope = |aggregator: &str, environment: &str| {
@@ -208,9 +208,8 @@ pub(super) const CLAIMS: [Claim; 15] = [
     Claim {
         name: "whitened-privacy",
         title: "`whitened-filter` on noised releases",
-        statement: "The setting of the price of privacy. All that the rule does is post-processing of what is released; nobody is dropped. \
-                    The noise of privacy is the same in all directions, and there is little to \
-                    whiten: the paper's rules with the calibrated width do better here.",
+        statement: "The setting of the price of privacy. The rule is post-processing of releases, and excludes nobody. Privacy noise is \
+                    the same in all directions, so there is little to whiten: the paper's rules with the calibrated width do better.",
         grid: include_str!("../../../claims/whitened-privacy.toml"),
         checks: |records| vec![width_check(records)],
         table: setting_table,

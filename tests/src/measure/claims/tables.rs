@@ -1,4 +1,4 @@
-//! The tables of the page.
+//! Tables of the page.
 
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ pub(super) fn whitened_table(records: &[Record]) -> String {
     text
 }
 
-/// The environment, and what is not as in the table of attacks.
+/// Describes the environment and the settings that differ from the table of attacks.
 fn differing(config: &SimulationConfig) -> String {
     let mut text = config.environment.to_string();
     let (own, usual) = (config.run, RunConfig::default());
@@ -57,7 +57,7 @@ fn differing(config: &SimulationConfig) -> String {
     text
 }
 
-/// Runs that differ in their seed alone.
+/// Groups runs that differ in their seed only.
 pub(super) fn by_setting(records: &[Record]) -> Vec<Vec<&Record>> {
     let mut groups: Vec<Vec<&Record>> = Vec::new();
     for record in records {
@@ -69,7 +69,7 @@ pub(super) fn by_setting(records: &[Record]) -> Vec<Vec<&Record>> {
     groups
 }
 
-/// Mean [least, most].
+/// Formats the mean [minimum, maximum].
 fn spread(group: &[&Record], value: impl Fn(&Record) -> f64) -> String {
     let values: Vec<f64> = group.iter().map(|record| value(record)).collect();
     let mean = values.iter().sum::<f64>() / values.len() as f64;
@@ -87,19 +87,20 @@ pub(super) fn no_table(_: &[Record]) -> String {
 
 pub(super) fn attack_table(records: &[Record]) -> String {
     let mut text = String::from(
-        "\n| environment | corrupted | attack | aggregator | total | late | width |\n|---|---|---|---|---|---|---|\n",
+        "\n| environment | corrupted | attack | aggregator | total | late | R_T | width |\n|---|---|---|---|---|---|---|---|\n",
     );
     for group in by_setting(records) {
         let Record { config, outcome, .. } = group[0];
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {:.2} |",
+            "| {} | {} | {} | {} | {} | {} | {:.0} | {:.2} |",
             outcome.environment,
             config.corrupt,
             outcome.attack,
             outcome.aggregator,
             spread(&group, |r| r.outcome.total),
             spread(&group, |r| r.outcome.late),
+            robust_regret(&group),
             width(&group)
         );
     }
@@ -143,14 +144,17 @@ pub(super) fn horizon_table(records: &[Record]) -> String {
 }
 
 pub(super) fn solo_table(records: &[Record]) -> String {
-    let mut text = String::from("\n| T | aggregator | attacked agents | honest agents |\n|---|---|---|---|\n");
+    let mut text =
+        String::from("\n| T | aggregator | attacked agents | honest agents | R_T |\n|---|---|---|---|---|\n");
     for group in by_setting(records) {
         let attacked = spread(&group, |r| r.outcome.attacked_total.unwrap_or(f64::NAN));
         let honest = spread(&group, |r| r.outcome.total);
         let _ = writeln!(
             text,
-            "| {} | {} | {attacked} | {honest} |",
-            group[0].config.run.steps, group[0].outcome.aggregator
+            "| {} | {} | {attacked} | {honest} | {:.0} |",
+            group[0].config.run.steps,
+            group[0].outcome.aggregator,
+            robust_regret(&group)
         );
     }
     text
@@ -176,7 +180,12 @@ pub(super) fn theorem_table(records: &[Record]) -> String {
     text
 }
 
-/// Regret relative to the oracle's, over runs that differ in their seed alone.
+/// Returns the mean of the paper's R_T.
+fn robust_regret(group: &[&Record]) -> f64 {
+    group.iter().map(|record| record.outcome.robust_regret).sum::<f64>() / group.len() as f64
+}
+
+/// Returns the regret relative to the oracle's, over runs that differ in their seed only.
 pub(super) fn of_oracle(group: &[&Record]) -> f64 {
     let oracle: f64 = group.iter().filter_map(|record| record.outcome.regret_oracle).sum();
     group.iter().map(|record| record.outcome.regret).sum::<f64>() / oracle
