@@ -255,7 +255,7 @@ fn rules_refuse_too_many_corrupted() {
         "--rule median-of-means --corrupt 0.3",
         &file,
         65,
-        "at most a quarter of the points corrupted, not 3 of 10",
+        "at most a quarter of the points corrupted, got 3 of 10",
     );
     refuses(
         "--rule median-of-means --groups 11",
