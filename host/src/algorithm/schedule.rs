@@ -75,7 +75,7 @@ pub struct Problem {
     pub dimension: usize,
     /// α, the share of agents that may be corrupted. The theorems' λ_k, β_k and L depend on it.
     pub corruption: f64,
-    /// σ, the bound on ‖xxᵀ − E[xxᵀ]‖_F (Assumption 1): √2 holds for all decision sets, and 0 if all agents have the
+    /// σ, the bound on ‖xxᵀ − E(xxᵀ)‖_F (Assumption 1): √2 holds for all decision sets, and 0 if all agents have the
     /// same one.
     pub sigma: f64,
     /// R: the noise of rewards is R-sub-Gaussian.

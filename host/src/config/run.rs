@@ -48,7 +48,7 @@ configuration! {
 }
 
 impl RunConfig {
-    /// Default σ of Assumption 1, ‖xxᵀ − M‖_F ≤ σ with M = E[xxᵀ]: √2 holds for all decision sets.
+    /// Default σ of Assumption 1, ‖xxᵀ − M‖_F ≤ σ with M = E\[xxᵀ\]: √2 holds for all decision sets.
     ///
     /// ‖x‖₂ ≤ 1 gives ‖xxᵀ‖_F = ‖x‖₂² ≤ 1. M ⪰ 0 gives ⟨xxᵀ, M⟩ = xᵀMx ≥ 0 and ‖M‖_F ≤ tr M = E‖x‖₂² ≤ 1. Hence
     /// ‖xxᵀ − M‖_F² = ‖xxᵀ‖_F² − 2⟨xxᵀ, M⟩ + ‖M‖_F² ≤ 2. No smaller constant holds: for x = e₁ with probability p and x = e₂

@@ -254,7 +254,7 @@ fn too_many_corrupted_points_are_rejected() {
         "--rule median-of-means --corrupt 0.3",
         &file,
         65,
-        "at most a quarter of the points corrupted, not 3 of 10",
+        "at most a quarter of the points corrupted, got 3 of 10",
     );
     refuses(
         "--rule median-of-means --groups 11",
