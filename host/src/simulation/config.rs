@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);
         let error = |text| serde_json::from_str::<SimulationConfig>(text).unwrap_err().to_string();
         assert!(error("{\"agnets\":7}").starts_with("agnets: unknown key; expected one of agents, dim"));
-        assert!(error("{\"run\":{}}").starts_with("unknown field `run`"));
+        assert!(error("{\"run\":{}}").starts_with("run: unknown key; expected one of agents, dim"));
         assert!(error("{\"arms\":\"ten\"}").starts_with("arms: invalid type: string \"ten\", expected usize"));
     }
 
