@@ -40,7 +40,7 @@ Exit codes:
 
 /// Byzantine-robust federated linear bandits for microcontroller fleets.
 #[derive(Parser)]
-#[command(version = VERSION, after_help = EXIT_CODES)]
+#[command(name = "fedbandit", version = VERSION, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
