@@ -17,6 +17,7 @@ use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, che
 use fedbandit::service::{StateMachine, Status};
 use fedbandit::simulation::{Attack, Logs, SimulationConfig, virtual_device};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
@@ -175,8 +176,8 @@ async fn bind(transports: Transports, http: SocketAddr) -> Result<(BoundTranspor
     Ok((transports.bind().await?, listeners::bind(http).await?))
 }
 
-/// Prints the addresses and serves until an error. Calls `started` with the worker's handle, the TCP address for devices,
-/// and the HTTP address with the service's name.
+/// Prints the addresses and serves until an error or SIGTERM. Calls `started` with the worker's handle, the TCP address
+/// for devices, and the HTTP address with the service's name.
 async fn listen(
     (transports, pages): (BoundTransports, TcpListener),
     service: StateMachine,
@@ -184,6 +185,7 @@ async fn listen(
     registry: &Registry,
     started: impl FnOnce(WorkerHandle, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let mut terminate = signal(SignalKind::terminate())?;
     transports.announce()?;
     let page = pages.local_addr()?;
     print_line(&format!("status:  http://{page}"))?;
@@ -199,7 +201,14 @@ async fn listen(
     let listening = transports.start(&handle, registry)?;
     tracing::info!(devices = %listening, http = %page, "listening");
     started(handle, listening, (page, &name))?;
-    worker.await.map_err(|error| Failure::Io(error.to_string()))?.map_err(|error| match error {
+    let result = tokio::select! {
+        result = worker => result.map_err(|error| Failure::Io(error.to_string()))?,
+        _ = terminate.recv() => {
+            tracing::info!("SIGTERM received; stopping");
+            return Ok(());
+        }
+    };
+    result.map_err(|error| match error {
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),
     })
