@@ -102,12 +102,13 @@ pub(crate) fn unknown_key(key: &str, known: &[Key]) -> ConfigError {
 /// Converts a JSON value to a field's type. A number may also stand for a text that looks like one.
 pub(crate) fn parse_value<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, ConfigError> {
     let text = value.is_number().then(|| Value::String(value.to_string()));
-    let is_list = value.is_array();
     serde_json::from_value(value).or_else(|error| match text.map(serde_json::from_value) {
         // The error for the text is more specific, unless the field does not accept text.
         Some(Err(other)) if !other.to_string().contains("invalid type") => Err(ConfigError::new(key, other)),
         Some(Ok(parsed)) => Ok(parsed),
-        _ if is_list => Err(ConfigError::new(key, "expected a single value, found a list")),
+        _ if error.to_string().starts_with("invalid type: sequence") => {
+            Err(ConfigError::new(key, "expected a single value, found a list"))
+        }
         _ => Err(ConfigError::new(key, error)),
     })
 }
