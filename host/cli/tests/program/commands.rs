@@ -331,7 +331,7 @@ fn invalid_enrolments_and_settings_are_refused() {
     }
     here.refuses("enroll --dir fleet", 2, "the run has begun");
     here.configure("episode-len = 16");
-    here.refuses("serve --config controller.toml", 78, "episode-len is 32 there, not 16; put the old value back");
+    here.refuses("serve --config controller.toml", 78, "episode-len is 32, configured 16; restore the old settings");
     for (more, sentence) in [
         ("agents = 5", "agents: follows from the enrolled devices; remove the key"),
         ("episode-len = 0", "episode-len: episode length must be from 1 to 65536, got 0"),

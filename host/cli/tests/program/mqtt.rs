@@ -195,7 +195,11 @@ fn broker_with_tls_is_verified() {
     }
     fleet.configure("mqtt-ca = \"our-ca.pem\"");
     fleet.refuses(serve, 78, "mqtt-ca: needs mqtt");
-    fleet.refuses(&format!("device --identities fleet/devices --connect {url}"), 2, "mqtts:// needs the certificate");
+    fleet.refuses(
+        &format!("device --identities fleet/devices --connect {url}"),
+        2,
+        "mqtts:// requires a CA certificate",
+    );
 }
 
 /// Store that calls a hook before it appends a summary.
