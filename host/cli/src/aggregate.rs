@@ -32,7 +32,7 @@ Output, a JSON object:
   n, p           number of points, and of coordinates per point
   point          the aggregate
   objective      mean distance from the aggregate to the points (median-of-means: to the group means)
-  certified_gap  proven bound on the objective minus its minimum, which only the geometric median minimizes
+  certified_gap  proven bound on the objective minus its minimum; only the geometric median minimizes it
   passes         number of passes over the points (median-of-means: over the group means)
   cpu_seconds    CPU time of the rule, without reading the file
   rejected_rows  number of rows that were not finite

@@ -60,7 +60,7 @@ impl<C: Configure> clap::Args for Flags<C> {
             Arg::new(key.field)
                 .long(key.name())
                 .value_name(key.value)
-                .help(help(key))
+                .help(help::<C>(key))
                 .env(format!("FEDBANDIT_{}", key.field.to_uppercase()))
                 .hide_env(true)
                 .allow_negative_numbers(true)
@@ -74,10 +74,14 @@ impl<C: Configure> clap::Args for Flags<C> {
 }
 
 /// Returns the help of a key, with the accepted values if they are a long list.
-fn help(key: Key) -> String {
+fn help<C: Configure>(key: Key) -> String {
+    let is_simulation = C::keys().iter().any(|key| key.field == "attack");
     let values = match key.field {
         "attack" => Attack::ALL.iter().map(ToString::to_string).collect(),
-        "aggregator" => AggregatorName::ALL.iter().map(ToString::to_string).collect(),
+        "aggregator" => {
+            let fits = |name: &&AggregatorName| is_simulation || !name.is_simulation_only();
+            AggregatorName::ALL.iter().filter(fits).map(ToString::to_string).collect()
+        }
         "dim" => DIMENSIONS.iter().map(ToString::to_string).collect(),
         _ => Vec::new(),
     };
