@@ -77,6 +77,7 @@ fn json_has_documented_keys() {
         "total",
         "late",
         "attacked_total",
+        "robust_regret",
         "theta_error",
         "width_ratio_max",
         "bytes_up",
