@@ -41,8 +41,7 @@ pub struct Outcome {
     /// `attacked_regret` over that of random choices; `None` if there are no such steps.
     pub attacked_total: Option<f64>,
     /// The paper's R_T: regret over all steps that were not attacked, of any agent (i ∈ 𝒩_0^t). The sum of `regret` and
-    /// `attacked_regret`. NaN if read from a file without this key.
-    #[serde(default = "nan", deserialize_with = "or_nan")]
+    /// `attacked_regret`.
     pub robust_regret: f64,
     /// ‖θ − θ*‖₂ of the last model; `None` without a true θ*. For `solo`, the mean over honest agents.
     pub theta_error: Option<f64>,
@@ -61,10 +60,6 @@ pub struct Outcome {
     pub agent_steps_per_cpu_second: f64,
     /// Up to [`MAX_TRACE_LEN`] episodes.
     pub trace: Vec<Trace>,
-}
-
-fn nan() -> f64 {
-    f64::NAN
 }
 
 fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
