@@ -1,4 +1,4 @@
-//! Durable event log: [`file`] on redb, [`Memory`] for tests, [`metered`] to measure either.
+//! Durable event log: [`file`](mod@file) on redb, [`Memory`] for tests, [`metered`] to measure either.
 
 pub mod file;
 mod memory;
