@@ -345,7 +345,7 @@ fn invalid_enrolments_and_settings_are_refused() {
         ),
         ("aggregator = [\"krum\", \"mean\"]", "aggregator: expected a single value, found a list"),
         ("privacy = \"4,1e-6\"", "privacy: requires bounded rewards"),
-        ("window = -1", "window: invalid value: integer `-1`, expected u32"),
+        ("window = -1", "controller.toml:5: window: invalid "),
         ("window = 64", "window: must be from 0 to 63"),
         ("aggregator = \"whitened-filter\"", "whitened-filter needs the noise level of rewards"),
     ] {
