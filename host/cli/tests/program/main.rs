@@ -5,6 +5,7 @@ mod commands;
 mod crash;
 #[path = "../shared/directory.rs"]
 mod directory;
+mod guide;
 mod hostile;
 mod kills;
 mod mqtt;
