@@ -1,4 +1,4 @@
-//! The targets of fuzzing as a test: the kept corpus, and seeded mutations of it, with a limit on what each may allocate.
+//! The fuzz targets on their corpus and on seeded mutations of it, with a limit on allocations.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Mutations per target.
+/// Number of mutations per target.
 const MUTATIONS: u64 = 3_000;
-/// What a target may have allocated at once: so many bytes, and so many for each byte of its input. Readers of text keep some dozens of
-/// bytes for each field; the service and the pages have a size of their own.
+/// Limit of allocated memory: a fixed number of bytes, and bytes per byte of the input. Parsers of text keep dozens of bytes
+/// for each field; the service and the pages have a fixed size.
 const ALLOCATED: (usize, usize) = (1 << 20, 256);
 
-/// The corpus that is kept, or what there is to begin with.
+/// Reads the corpus of a target, and adds its initial inputs.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let kept = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
     let mut files: Vec<PathBuf> = fs::read_dir(kept).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
@@ -49,14 +49,14 @@ fn mutated(corpus: &[Vec<u8>], rng: &mut TestRng) -> Vec<u8> {
     bytes
 }
 
-/// One test for all: what is allocated is counted for the whole process.
+/// A single test, because allocations are counted for the whole process.
 #[test]
-fn no_bytes_break_a_target() {
+fn mutated_corpus_breaks_no_target() {
     let mut all = 0;
     for (number, (name, body)) in TARGETS.into_iter().enumerate() {
         let corpus = corpus(name);
         let mut rng = TestRng::new(9, number as u64);
-        // What is made once is not the input's doing.
+        // Allocations that happen once do not count.
         corpus.iter().for_each(|input| body(input));
         let mutations = if name == "http_request" { MUTATIONS / 10 } else { MUTATIONS };
         all += mutations;
@@ -72,6 +72,6 @@ fn no_bytes_break_a_target() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reliability.md")).unwrap();
     assert!(
         page.contains(&format!("| {},{:03} mutations |", all / 1000, all % 1000)),
-        "the page says another number than {all}"
+        "docs/reliability.md lacks the number {all}"
     );
 }

@@ -1,9 +1,14 @@
-//! The service and its devices in one thread, in a world of faults that follows from a seed.
+//! Deterministic fault simulation.
 //!
-//! The service, its start, its store and the devices' agents and sessions are the real ones; clock, network and disk are
-//! not. Frames are lost, doubled, delayed, reordered and damaged, devices are cut off, clocks jump, either side loses power,
-//! and the disk fails, is full, or keeps some of what was written. Some devices are hostile. After a while faults stop; then
-//! all must come to its end. The [`oracle`] says what must hold meanwhile.
+//! The real service, store and device sessions run in one thread. Clock, network and disk are simulated and follow from a
+//! seed. Injected faults:
+//!
+//! - frames are lost, duplicated, delayed, reordered and damaged; devices are disconnected;
+//! - clocks jump; devices and service lose power, also during a commit or a start;
+//! - the disk fails, is full, or keeps only some unsynced writes;
+//! - fewer than half of the devices are hostile.
+//!
+//! After some time the faults stop; then the run must complete. The [`oracle`] checks every promise of the service.
 
 pub mod disk;
 pub mod oracle;
@@ -15,33 +20,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fedbandit_core::wire::max_sealed_frame_len;
 
-use oracle::Wrong;
-use scenario::World;
+use oracle::Violation;
+use scenario::Scenario;
 
-/// The dimension of all runs.
+/// Dimension of all scenarios.
 pub const D: usize = 2;
-/// The longest frame.
+/// Maximum length of a frame.
 pub const FRAME: usize = max_sealed_frame_len(D);
 
-/// What a run was.
+/// Statistics of one or more scenarios.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Of all that happened, in order.
+    /// Hash of all events, in order.
     pub trace: u64,
     /// Episodes that began.
     pub episodes: u64,
-    /// Summaries that were stored.
+    /// Stored summaries.
     pub summaries: u64,
-    /// Answers and models that were checked.
+    /// Checked acknowledgements and models.
     pub checked: u64,
     /// Starts of the service.
     pub starts: u64,
     /// Restarts of devices.
     pub restarts: u64,
-    /// Troubles with the disk.
-    pub troubles: u64,
-    /// Frames that did not arrive as they were sent, or when.
-    pub harmed: u64,
+    /// Starts and commits that a disk fault ended.
+    pub disk_faults: u64,
+    /// Frames lost, duplicated or damaged.
+    pub frame_faults: u64,
     /// Frames of hostile devices.
     pub abuses: u64,
     /// Simulated seconds.
@@ -49,7 +54,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The numbers of two runs together.
+    /// Adds the statistics of another scenario.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -59,26 +64,26 @@ impl Outcome {
             checked: self.checked + other.checked,
             starts: self.starts + other.starts,
             restarts: self.restarts + other.restarts,
-            troubles: self.troubles + other.troubles,
-            harmed: self.harmed + other.harmed,
+            disk_faults: self.disk_faults + other.disk_faults,
+            frame_faults: self.frame_faults + other.frame_faults,
             abuses: self.abuses + other.abuses,
             seconds: self.seconds + other.seconds,
         }
     }
 }
 
-/// Runs a seed. With `verbose`, all that happens is printed.
+/// Runs the scenario of a seed. With `verbose`, prints every event.
 ///
 /// # Errors
-/// What did not hold, and the command that shows it again.
-pub fn run(seed: u64, verbose: bool) -> Result<Outcome, Wrong> {
-    let attempt = || World::new(seed, verbose)?.run();
+/// The service violates a promise. The error names it, and the command that repeats the scenario.
+pub fn run(seed: u64, verbose: bool) -> Result<Outcome, Violation> {
+    let attempt = || Scenario::new(seed, verbose)?.run();
     let outcome = catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Err(format!("it panics: {}", text.unwrap_or_default()))
+        Err(format!("panicked: {}", text.unwrap_or_default()))
     });
-    outcome.map_err(|wrong| {
-        format!("seed {seed}: {wrong}\nagain: fedbandit-tests soak --seeds 1 --first {seed} --verbose")
+    outcome.map_err(|violation| {
+        format!("seed {seed}: {violation}\nrepeat with: fedbandit-tests soak --seeds 1 --first {seed} --verbose")
     })
 }

@@ -1,4 +1,4 @@
-//! One simulated fault scenario.
+//! One scenario: service, devices, network and disk on a simulated clock.
 
 use std::collections::BTreeMap;
 
@@ -15,30 +15,29 @@ use fedbandit::service::{Link, Service};
 use fedbandit::setting::{Episodes, Setting};
 use fedbandit_core::wire::cobs;
 
-use super::disk::{Disk, Tail, Trouble};
-use super::oracle::{Oracle, Terms, Watched, Wrong};
+use super::disk::{Disk, DiskFault, Tail};
+use super::oracle::{Oracle, Terms, Violation, Watched};
 use super::simulated_device::{Device, Role};
-use crate::harness::test_rng::TestRng;
-
 use super::{D, FRAME, Outcome};
+use crate::harness::test_rng::TestRng;
 
 /// Steps of an episode.
 const EPISODE_LEN: u32 = 4;
-/// A step of the world, in milliseconds.
+/// Resolution of the simulated clock, in milliseconds.
 const STEP: u64 = 20;
-/// After faults have stopped, all must be over by then: an hour, when devices wait a minute between attempts at the most.
-const PATIENCE_OF_THE_TEST: u64 = 3_600_000;
-/// The key of private runs' noise, as it is stored. Runs differ by their number.
+/// Simulated time after the last fault by which the run must complete: an hour. Devices retry at least every minute.
+const RECOVERY_LIMIT: u64 = 3_600_000;
+/// Stored noise key of private runs, the same for all. Runs differ by their number.
 const NOISE_KEY: &str = "4bfa4ba3fac43910da9491d8bc8f79e7a2c185c44346315345e3c5da5f1c9526\
                          93970254d7b48f8302883feb43098f42837800c1d9dee254c2cbaf8d7e951706";
 
-/// How often things happen, each in a thousand cases.
+/// Fault rates per mille.
 #[derive(Debug)]
 struct Rates {
     lost: u64,
-    doubled: u64,
+    duplicated: u64,
     damaged: u64,
-    /// The longest delay of a frame, in milliseconds.
+    /// Maximum delay of a frame, in milliseconds.
     delay: u64,
     cut_off: u64,
     reconnect: u64,
@@ -50,12 +49,12 @@ struct Rates {
 }
 
 impl Rates {
-    /// A world of its own for each seed: some have little of one and much of another.
+    /// Draws the rates of a scenario; some are zero.
     fn draw(rng: &mut TestRng) -> Self {
         let mut up_to = |most: u64| if rng.per_mille(300) { 0 } else { rng.below(most + 1) };
         Self {
             lost: up_to(300),
-            doubled: up_to(200),
+            duplicated: up_to(200),
             damaged: up_to(100),
             delay: up_to(4_000),
             cut_off: up_to(3),
@@ -69,11 +68,11 @@ impl Rates {
     }
 }
 
-pub(super) struct World {
+pub(super) struct Scenario {
     rng: TestRng,
     rates: Rates,
     now: u64,
-    /// When faults stop.
+    /// Time of the last fault.
     quiet_from: u64,
     config: Learning,
     registry: Registry,
@@ -82,14 +81,14 @@ pub(super) struct World {
     oracle: Oracle,
     disk: Disk,
     controller: Option<Controller>,
-    /// When a stopped service starts again.
+    /// Time at which a stopped service starts again.
     start_at: u64,
     devices: Vec<Device>,
-    /// By device: its link, and until when it is cut off.
+    /// By device: its link, and the time until which it is disconnected.
     links: Vec<(Link, u64)>,
     next_link: u64,
-    /// What is under way, by when it arrives.
-    air: BTreeMap<(u64, u64), Packet>,
+    /// Packets in flight, by time of arrival.
+    in_flight: BTreeMap<(u64, u64), Packet>,
     sent: u64,
     trace: Trace,
     outcome: Outcome,
@@ -99,9 +98,9 @@ struct Controller {
     service: Service,
     store: File,
     started: u64,
-    /// How far its clock is ahead, in milliseconds.
+    /// Offset of its clock, in milliseconds.
     ahead: u64,
-    /// By link.
+    /// Frame decoders by link.
     decoders: BTreeMap<Link, cobs::Decoder<FRAME>>,
 }
 
@@ -112,7 +111,7 @@ struct Packet {
     bytes: Vec<u8>,
 }
 
-/// A hash of all that happens; with `verbose`, all of it.
+/// Hash of all events, which are printed if `verbose`.
 struct Trace {
     hash: u64,
     verbose: bool,
@@ -131,12 +130,12 @@ impl Trace {
     }
 }
 
-impl World {
-    pub(super) fn new(seed: u64, verbose: bool) -> Result<Self, Wrong> {
+impl Scenario {
+    pub(super) fn new(seed: u64, verbose: bool) -> Result<Self, Violation> {
         let mut rng = TestRng::new(seed, 0);
         let agents = rng.within(3, 9) as u32;
         let run = (seed & 0xffff_ffff) as u32;
-        let master = Master::from_bytes(&[7; 32]).ok_or("no master")?;
+        let master = Master::from_bytes(&[7; 32]).ok_or("invalid master key")?;
         let hostile = rng.below(u64::from(agents).div_ceil(2)) as u32;
         let devices: Vec<Device> = (1..=agents)
             .map(|agent| {
@@ -165,7 +164,7 @@ impl World {
         let oracle = Oracle::new(terms, devices.iter().map(|device| (device.identity.clone(), device.sealed)));
         let disk = Disk::with_store();
         let quiet_from = u64::from(episodes) * timing.time_limit * rng.within(3, 9) / 10;
-        let mut world = Self {
+        let mut scenario = Self {
             rates: Rates::draw(&mut rng),
             rng,
             now: 0,
@@ -181,21 +180,26 @@ impl World {
             links: vec![(Link(0), 0); devices.len()],
             devices,
             next_link: 1,
-            air: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             sent: 0,
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, verbose },
             outcome: Outcome::default(),
         };
-        world.store_key()?;
+        scenario.store_key()?;
         if verbose {
-            println!("{agents} agents, {hostile} hostile, {episodes} episodes, {:?}", world.timing);
-            println!("{:?}, private: {}, {:?}", world.config.aggregator, world.config.privacy.is_some(), world.rates);
+            println!("{agents} agents, {hostile} hostile, {episodes} episodes, {:?}", scenario.timing);
+            println!(
+                "{:?}, private: {}, {:?}",
+                scenario.config.aggregator,
+                scenario.config.privacy.is_some(),
+                scenario.rates
+            );
         }
-        Ok(world)
+        Ok(scenario)
     }
 
-    /// The noise's key is no new one, so that the same seed gives the same run.
-    fn store_key(&mut self) -> Result<(), Wrong> {
+    /// Stores a fixed noise key, so that the same seed gives the same run.
+    fn store_key(&mut self) -> Result<(), Violation> {
         let key: Vec<u8> = (0..NOISE_KEY.len())
             .step_by(2)
             .map(|at| u8::from_str_radix(&NOISE_KEY[at..at + 2], 16).unwrap_or_default())
@@ -205,19 +209,19 @@ impl World {
         store.set_value("run-key", &key).map_err(|error| error.to_string())
     }
 
-    pub(super) fn run(mut self) -> Result<Outcome, Wrong> {
-        let limit = self.quiet_from + PATIENCE_OF_THE_TEST;
+    pub(super) fn run(mut self) -> Result<Outcome, Violation> {
+        let limit = self.quiet_from + RECOVERY_LIMIT;
         while !self.is_done() {
             if self.now > limit {
-                return Err("faults have stopped, and it does not come to its end".into());
+                return Err("the run does not complete after the last fault".into());
             }
             self.now += STEP;
             if self.now >= self.quiet_from {
-                self.disk.expect_nothing();
+                self.disk.clear_faults();
             } else {
-                self.strike();
+                self.inject_faults();
             }
-            self.live()?;
+            self.run_devices();
             self.deliver();
             self.serve()?;
         }
@@ -231,39 +235,39 @@ impl World {
         Ok(self.outcome)
     }
 
-    /// Whether all episodes are closed, and every honest device has an answer to all that it made.
+    /// Returns true if all episodes are closed, and every honest device has an answer to each of its summaries.
     fn is_done(&self) -> bool {
         let honest = |device: &&Device| matches!(device.role, Role::Durable | Role::Forgetful);
         let over = self.controller.as_ref().is_some_and(|controller| controller.service.is_over());
         over && self.now >= self.quiet_from && self.devices.iter().filter(honest).all(Device::is_drained)
     }
 
-    /// From the list alone a service must become what this one is, noise included.
-    fn replay(&mut self) -> Result<(), Wrong> {
+    /// Replays the stored events into a new service, which must have the same state, noise included.
+    fn replay(&mut self) -> Result<(), Violation> {
         let Some(controller) = &self.controller else { return Ok(()) };
         let mut copy = self.oracle.copy()?;
         let again = start(&mut copy, &self.config, &self.registry, &self.master, self.timing, 0);
-        let again = again.map_err(|error| format!("the list is refused: {error}"))?;
+        let again = again.map_err(|error| format!("the replay is refused: {error}"))?;
         if !again.is_over() {
-            return Err("replayed, the list goes on".into());
+            return Err("the replayed run is not over".into());
         }
         let bits = |service: &Service| -> Vec<u64> {
             let streams = service.learner().streams();
             streams.gram.values().iter().chain(streams.feature_sum.values()).map(|x| x.to_bits()).collect()
         };
         if bits(&again) != bits(&controller.service) {
-            return Err("replayed, the list gives other streams".into());
+            return Err("the replay gives other streams".into());
         }
         Ok(())
     }
 
     // --- faults ---
 
-    fn strike(&mut self) {
+    fn inject_faults(&mut self) {
         for index in 0..self.devices.len() {
             if self.rng.per_mille(self.rates.cut_off) {
                 self.links[index].1 = self.now + self.rng.within(100, 20_000);
-                self.trace.note(self.now, || format!("device {index} is cut off"), &[]);
+                self.trace.note(self.now, || format!("device {index} is disconnected"), &[]);
             }
             if self.rng.per_mille(self.rates.reconnect) {
                 self.connect(index);
@@ -279,8 +283,8 @@ impl World {
             }
         }
         if self.rng.per_mille(self.rates.disk) {
-            let trouble = *self.rng.pick(&[Trouble::PowerCut, Trouble::Error, Trouble::Full]);
-            self.disk.expect(self.rng.below(60), trouble);
+            let fault = *self.rng.pick(&[DiskFault::PowerCut, DiskFault::Error, DiskFault::Full]);
+            self.disk.inject(self.rng.below(60), fault);
         }
         if self.controller.is_some() && self.rng.per_mille(self.rates.crash) {
             self.crash();
@@ -290,21 +294,21 @@ impl World {
             controller.ahead += jump;
         }
         if self.rng.per_mille(self.rates.jump) {
-            // The calendar, forwards and backwards.
+            // The wall clock jumps forwards or backwards.
             self.timing.unix_seconds = self.rng.below(2_000_000) as u32;
         }
     }
 
-    /// The service's machine loses power, or its process is killed.
+    /// Kills the service, or its machine.
     fn crash(&mut self) {
         let tail = *self.rng.pick(&Tail::ALL);
-        self.trace.note(self.now, || format!("the service stops; the tail is {tail:?}"), &[]);
+        self.trace.note(self.now, || format!("the service is killed, tail {tail:?}"), &[]);
         self.disk = self.disk.after_power_cut(tail, &mut self.rng);
         self.controller = None;
         self.start_at = self.now + self.rng.below(4_000);
     }
 
-    /// A device has a new connection.
+    /// Gives a device a new connection.
     fn connect(&mut self, index: usize) {
         let (link, _) = self.links[index];
         if let Some(controller) = &mut self.controller {
@@ -318,41 +322,41 @@ impl World {
 
     // --- network ---
 
-    /// Puts a frame into the air, where it may be lost, doubled, delayed or damaged.
+    /// Sends a frame, which may be lost, duplicated, delayed or damaged.
     fn send(&mut self, device: usize, up: bool, frame: &[u8]) {
         let bytes: Vec<u8> = cobs::encode(frame).collect();
         let (link, cut_off_until) = self.links[device];
         let quiet = self.now >= self.quiet_from;
         if !quiet && (self.now < cut_off_until || self.rng.per_mille(self.rates.lost)) {
-            self.outcome.harmed += 1;
+            self.outcome.frame_faults += 1;
             return;
         }
-        let copies = if !quiet && self.rng.per_mille(self.rates.doubled) { 2 } else { 1 };
+        let copies = if !quiet && self.rng.per_mille(self.rates.duplicated) { 2 } else { 1 };
         for copy in 0..copies {
             let mut bytes = bytes.clone();
             if !quiet && self.rng.per_mille(self.rates.damaged) {
-                self.outcome.harmed += 1;
+                self.outcome.frame_faults += 1;
                 damage(&mut bytes, &mut self.rng);
             }
             let most = if quiet { 50 } else { self.rates.delay.max(50) };
             let delay = self.rng.within(1, most);
-            self.outcome.harmed += u64::from(copy > 0);
+            self.outcome.frame_faults += u64::from(copy > 0);
             self.sent += 1;
-            self.air.insert((self.now + delay, self.sent), Packet { device, link, up, bytes });
+            self.in_flight.insert((self.now + delay, self.sent), Packet { device, link, up, bytes });
         }
     }
 
     fn deliver(&mut self) {
-        while let Some(entry) = self.air.first_entry().filter(|entry| entry.key().0 <= self.now) {
+        while let Some(entry) = self.in_flight.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let Packet { device, link, up, bytes } = entry.remove();
             if self.links[device].0 != link {
-                // Its connection is gone.
+                // Sent over an earlier connection.
                 continue;
             }
             let way = if up { "from" } else { "to" };
             self.trace.note(self.now, || format!("{way} device {device}:"), &bytes);
             if !up {
-                self.devices[device].hear(&bytes, self.now);
+                self.devices[device].receive(&bytes, self.now);
                 continue;
             }
             let Some(controller) = &mut self.controller else { continue };
@@ -367,11 +371,11 @@ impl World {
 
     // --- devices ---
 
-    fn live(&mut self) -> Result<(), Wrong> {
+    fn run_devices(&mut self) {
         let mut made = Vec::new();
         for index in 0..self.devices.len() {
             let device = &mut self.devices[index];
-            if let Some(frame) = device.live(self.now, self.timing.time_limit, &mut made) {
+            if let Some(frame) = device.step(self.now, self.timing.time_limit, &mut made) {
                 self.send(index, true, &frame);
                 for hostile in self.devices.iter_mut().filter(|device| device.role == Role::Hostile) {
                     hostile.overhear(&frame);
@@ -386,43 +390,42 @@ impl World {
             }
             made.drain(..).for_each(|(agent, episode, values)| self.oracle.made(agent, episode, values));
         }
-        Ok(())
     }
 
     // --- the service ---
 
-    fn serve(&mut self) -> Result<(), Wrong> {
+    fn serve(&mut self) -> Result<(), Violation> {
         if self.controller.is_none() && self.now >= self.start_at {
             self.start()?;
         }
-        // A transport may ask at any time: nothing may come that is not stored.
+        // A transport may poll at any time: no frame may depend on an event that is not stored.
         if self.rng.per_mille(300) {
-            self.answer()?;
+            self.send_answers()?;
         }
         let Some(Controller { service, store, started, ahead, .. }) = &mut self.controller else { return Ok(()) };
         let mut store = Watched { store, oracle: &mut self.oracle };
         match settle(service, &mut store, self.now - *started + *ahead) {
             Ok(()) => self.oracle.settled(service)?,
             Err(error) => {
-                if !self.disk.had_trouble() {
-                    return Err(format!("the service ends without reason: {error}"));
+                if !self.disk.had_fault() {
+                    return Err(format!("the service ends without a disk fault: {error}"));
                 }
                 self.oracle.verdict()?;
-                // Even what it had to say by then depends on nothing that is not stored.
+                // Frames that are still queued must not depend on events that are not stored.
                 while let Some(outgoing) = service.poll() {
                     self.oracle.sent(&outgoing)?;
                 }
-                self.outcome.troubles += 1;
+                self.outcome.disk_faults += 1;
                 self.trace.note(self.now, || format!("the service ends: {error}"), &[]);
                 self.crash();
                 return Ok(());
             }
         }
-        self.answer()
+        self.send_answers()
     }
 
-    /// Sends what the service has to say.
-    fn answer(&mut self) -> Result<(), Wrong> {
+    /// Sends the queued frames of the service.
+    fn send_answers(&mut self) -> Result<(), Violation> {
         while let Some(outgoing) = self.controller.as_mut().and_then(|controller| controller.service.poll()) {
             self.oracle.sent(&outgoing)?;
             if let Some(device) = self.links.iter().position(|(link, _)| *link == outgoing.link) {
@@ -432,7 +435,7 @@ impl World {
         Ok(())
     }
 
-    fn start(&mut self) -> Result<(), Wrong> {
+    fn start(&mut self) -> Result<(), Violation> {
         self.outcome.starts += 1;
         match self.open()? {
             Ok((service, store)) => {
@@ -443,8 +446,8 @@ impl World {
                 (0..self.devices.len()).for_each(|index| self.connect(index));
                 Ok(())
             }
-            Err(error) if self.disk.had_trouble() => {
-                self.outcome.troubles += 1;
+            Err(error) if self.disk.had_fault() => {
+                self.outcome.disk_faults += 1;
                 self.trace.note(self.now, || format!("the service does not start: {error}"), &[]);
                 self.crash();
                 Ok(())
@@ -453,14 +456,14 @@ impl World {
         }
     }
 
-    /// Opens the store and makes a service of it. What cannot be because of trouble is an inner error.
-    fn open(&mut self) -> Result<Result<(Service, File), String>, Wrong> {
+    /// Opens the store and starts a service. A failure because of a disk fault is the inner error.
+    fn open(&mut self) -> Result<Result<(Service, File), String>, Violation> {
         let mut store = match File::on(self.disk.clone()) {
             Ok(store) => store,
             Err(error) => return Ok(Err(error.to_string())),
         };
         let read = self.oracle.reopened(&store);
-        if let (Err(error), true) = (&read, self.disk.had_trouble()) {
+        if let (Err(error), true) = (&read, self.disk.had_fault()) {
             return Ok(Err(error.clone()));
         }
         read?;
@@ -470,7 +473,7 @@ impl World {
     }
 }
 
-/// Changes some bytes, drops some, or adds some.
+/// Truncates, extends or changes some bytes.
 fn damage(bytes: &mut Vec<u8>, rng: &mut TestRng) {
     match rng.below(4) {
         0 => bytes.truncate(rng.below(bytes.len() as u64) as usize),
@@ -488,7 +491,7 @@ fn config(rng: &mut TestRng, episodes: u32) -> Learning {
     let private = rng.per_mille(400);
     let aggregator = *rng.pick(&[AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans]);
     // Little noise, so that a message too many or too few shows.
-    let privacy: Option<Privacy> = private.then(|| "10000,0.1".parse().expect("a budget"));
+    let privacy: Option<Privacy> = private.then(|| "10000,0.1".parse().expect("a valid budget"));
     let mechanism = match rng.below(4) {
         0 => Mechanism::Honaker,
         1 => Mechanism::Blt,
@@ -506,7 +509,7 @@ fn config(rng: &mut TestRng, episodes: u32) -> Learning {
     }
 }
 
-fn terms(config: &Learning, registry: &Registry, timing: Timing) -> Result<Terms, Wrong> {
+fn terms(config: &Learning, registry: &Registry, timing: Timing) -> Result<Terms, Violation> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let private = config.privacy.is_some();
     let admission = Admission::new(Level::Strict, D, EPISODE_LEN, Some(1.0), private).map_err(|error| text(&error))?;

@@ -1,5 +1,5 @@
-//! What fuzzing runs: each target takes bytes that anybody may have made, and panics if something is wrong with what
-//! comes of them. `fuzz/` drives them with libFuzzer, the test `targets` with seeded mutations of the kept corpus.
+//! Bodies of the fuzz targets. Each takes arbitrary bytes, and panics if a property does not hold. `fuzz/` runs them with
+//! libFuzzer, the test `fuzz_targets` with the corpus and seeded mutations of it.
 
 mod operations;
 
@@ -28,10 +28,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::harness::process::LAST_RESORT;
 
-/// A target's body.
+/// Body of a target.
 pub type Body = fn(&[u8]);
 
-/// All of them by name.
+/// All targets by name.
 pub const TARGETS: [(&str, Body); 10] = [
     ("frame", frame),
     ("sealed_frame", sealed_frame),
@@ -48,13 +48,13 @@ pub const TARGETS: [(&str, Body); 10] = [
 /// Runs a target by its name.
 ///
 /// # Panics
-/// There is no such target, or the input is wrong in it.
+/// The name is unknown, or a property does not hold.
 pub fn run(target: &str, data: &[u8]) {
-    let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
+    let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("the name of a target");
     body(data);
 }
 
-/// The longest frame that is made here.
+/// Maximum length of an encoded frame.
 const FRAME: usize = max_sealed_frame_len(16);
 const RUN: u32 = 1;
 
@@ -62,20 +62,20 @@ fn identity() -> Identity {
     Identity { run: RUN, agent: 2, dimension: 2, key: [3; 32] }
 }
 
-/// Bytes with the address and the tag of a device, whatever else they say.
+/// Gives bytes the address and a valid tag of a device.
 fn authentic(identity: &Identity, data: &[u8]) -> Vec<u8> {
     let mut frame = data.to_vec();
     if let Some(address) = frame.get_mut(4..12) {
         address[..4].copy_from_slice(&identity.run.to_le_bytes());
         address[4..].copy_from_slice(&identity.agent.to_le_bytes());
     }
-    let mut mac = Hmac::<Sha256>::new_from_slice(&identity.key).expect("any length will do");
+    let mut mac = Hmac::<Sha256>::new_from_slice(&identity.key).expect("any key length is valid");
     mac.update(&frame);
     frame.extend_from_slice(&mac.finalize().into_bytes()[..16]);
     frame
 }
 
-/// A plain frame is what it says: encoded again, it has the same bytes. So is one whose tag is right.
+/// Plain frames, also with a valid tag: a decoded message encodes to the same bytes.
 fn frame(data: &[u8]) {
     let identity = identity();
     for frame in [data.to_vec(), authentic(&identity, data)] {
@@ -85,7 +85,7 @@ fn frame(data: &[u8]) {
         let sender = Identity { dimension: frame[3], ..identity.clone() };
         let mut again = vec![0; frame.len()];
         assert_eq!(sender.encode(&message, &mut again), Ok(frame.len()), "{message:?}");
-        // A flag that means nothing is not looked at, and not repeated.
+        // Unknown flags are ignored, and not encoded.
         if again[2] == frame[2] {
             assert_eq!(again, frame, "{message:?}");
         } else {
@@ -99,12 +99,12 @@ fn frame(data: &[u8]) {
     }
 }
 
-/// Bytes are no sealed frame. A message that is sealed opens as the same message, and not if a bit of it has changed.
+/// Sealed frames: arbitrary bytes do not open. A sealed message opens to the same message, unless a bit has changed.
 fn sealed_frame(data: &[u8]) {
     let identity = identity();
     let (device, controller) = (Seal::device(identity.clone()), Seal::controller(identity.clone()));
     for end in [&device, &controller] {
-        assert!(end.decode(&mut data.to_vec()).is_err(), "nobody can make this");
+        assert!(end.decode(&mut data.to_vec()).is_err(), "arbitrary bytes open");
     }
     let plain = authentic(&identity, data);
     let Ok(message) = identity.decode(&plain) else { return };
@@ -112,17 +112,17 @@ fn sealed_frame(data: &[u8]) {
     let (device, controller) = (Seal::device(sealed.clone()), Seal::controller(sealed));
     let mut buffer = vec![0; plain.len() + 12];
     let (from, to) = if plain[1] < 0x80 { (device, controller) } else { (controller, device) };
-    let nonce = Nonces::new(1).next().expect("the first");
-    let length = from.encode(nonce, &message, &mut buffer).expect("room for it");
+    let nonce = Nonces::new(1).next().expect("a first nonce");
+    let length = from.encode(nonce, &message, &mut buffer).expect("the buffer is large enough");
     assert_eq!(length, buffer.len());
     let opened = to.decode(&mut buffer.clone()).map(|opened| format!("{opened:?}"));
     assert_eq!(opened, Ok(format!("{message:?}")));
     let at = data.iter().fold(0, |sum, byte| sum + usize::from(*byte)) % (8 * length);
     buffer[at / 8] ^= 1 << (at % 8);
-    assert!(to.decode(&mut buffer).is_err(), "bit {at} was changed");
+    assert!(to.decode(&mut buffer).is_err(), "a frame with a changed bit {at} opens");
 }
 
-/// What is stuffed comes out again; of any other bytes, frames that fit, and none from before the last zero.
+/// COBS: encoded bytes decode to the same bytes; arbitrary bytes decode to frames that fit, each at a zero.
 fn stuffing(data: &[u8]) {
     const ROOM: usize = 64;
     let mut decoder = cobs::Decoder::<ROOM>::new();
@@ -140,7 +140,7 @@ fn stuffing(data: &[u8]) {
     assert_eq!(frames, [frame]);
 }
 
-/// A configuration that makes sense, of a simulation or of a service, is the same again once it is written and read.
+/// Configurations of simulations and services: a valid one is the same after serialization.
 fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let file = Path::new("a.toml");
@@ -153,14 +153,14 @@ fn config(data: &[u8]) {
         Config { learning: settings.learning, ..Config::default() }
     });
     for config in [simulated, served].into_iter().flatten() {
-        let text = serde_json::to_string(&config).expect("it has a text");
-        let again: Config = serde_json::from_str(&text).expect("its own text");
+        let text = serde_json::to_string(&config).expect("a configuration serializes");
+        let again: Config = serde_json::from_str(&text).expect("a serialized configuration is valid");
         assert_eq!(format!("{again:?}"), format!("{config:?}"));
         assert_eq!(again.check().is_ok(), config.check().is_ok());
     }
 }
 
-/// A log that is read, written and read again is the same.
+/// Replay logs: a parsed log is the same after formatting and parsing.
 fn replay_log(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for bounded in [false, true] {
@@ -177,7 +177,7 @@ fn replay_log(data: &[u8]) {
     }
 }
 
-/// Points that are read from an array or a table are the same once they are written and read again.
+/// `.npy` and `.csv` files: parsed points are the same after formatting and parsing.
 fn npy(data: &[u8]) {
     let from_table = table::csv(data).ok();
     let from_array = table::npy(data, data.len() as u64).ok();
@@ -190,13 +190,13 @@ fn npy(data: &[u8]) {
         bytes.extend((header.len() as u16).to_le_bytes());
         bytes.extend(header.bytes());
         points.rows().flatten().for_each(|value| bytes.extend(value.to_le_bytes()));
-        let again = table::npy(bytes.as_slice(), bytes.len() as u64).expect("as NumPy writes it");
+        let again = table::npy(bytes.as_slice(), bytes.len() as u64).expect("a valid array");
         assert_eq!((again.len(), again.dimension()), (rows, columns));
         assert!(again.rows().flatten().eq(points.rows().flatten()));
     }
 }
 
-/// A row of the store is what it says.
+/// Rows of the store: a decoded event encodes to the same bytes.
 fn store_row(data: &[u8]) {
     for dimension in [0, 1, 2, 3, 8] {
         if let Some(event) = Event::from_bytes(data, dimension) {
@@ -217,8 +217,8 @@ fn master() -> Master {
     Master::from_bytes(&[7; 32]).expect("32 bytes")
 }
 
-/// Topics and payloads of a broker: the first line is a topic, the rest is a message, as it is and with a right tag. A topic that is read is
-/// one of ours; a message brings at most one event, and at most one answer.
+/// MQTT: the first line is a topic, the rest a message, also with a valid tag. A parsed topic is one of the run's. A message
+/// leads to at most one event and one answer.
 fn mqtt(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (topic, message) = (&data[..end], data.get(end + 1..).unwrap_or_default());
@@ -227,7 +227,7 @@ fn mqtt(data: &[u8]) {
         assert!(topic.ends_with(kind.as_bytes()) || topic.len() > kind.len());
         let known = [("up", topics.up(agent)), ("down", topics.down(agent)), ("state", topics.state(agent))];
         let canonical = known.into_iter().find(|(name, _)| *name == kind).map(|(_, topic)| topic);
-        // A number has one canonical form; others, as +2 or 02, mean the same device.
+        // Other forms of a number, such as +2 or 02, mean the same device.
         assert!(canonical.is_none_or(|canonical| canonical.len() <= topic.len()));
         agent
     });
@@ -246,10 +246,10 @@ fn mqtt(data: &[u8]) {
         assert!(answers <= usize::from(taken), "{answers} answers");
         service.left(Link(1), agent);
     }
-    service.tick(10_000).expect("an episode can end");
+    service.tick(10_000).expect("the aggregation of an episode succeeds");
 }
 
-/// A service's pages on this computer, for as long as the process lives.
+/// Starts the pages of a service once, and returns their address.
 fn pages() -> SocketAddr {
     static PAGES: OnceLock<SocketAddr> = OnceLock::new();
     *PAGES.get_or_init(|| {
@@ -257,11 +257,11 @@ fn pages() -> SocketAddr {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                // Who writes to somebody who is gone gets an error: so it is in a program of Rust's, and not under libFuzzer.
-                let _pipe = signal(SignalKind::pipe()).expect("a signal");
+                // Ignores SIGPIPE, as Rust programs do by default; libFuzzer does not.
+                let _pipe = signal(SignalKind::pipe()).expect("a signal handler");
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
                 let (_status, watched) = tokio::sync::watch::channel(service().status(0));
-                sender.send(listener.local_addr().expect("an address")).expect("who asked waits");
+                sender.send(listener.local_addr().expect("an address")).expect("the caller waits");
                 let commits = std::sync::Arc::new(std::sync::Mutex::new(Commits::default()));
                 http::serve(listener, watched, commits, "name".into()).await;
             });
@@ -270,12 +270,12 @@ fn pages() -> SocketAddr {
     })
 }
 
-/// Whatever somebody asks of the pages, they answer the next one.
+/// HTTP requests: after arbitrary bytes, the pages answer the next request.
 fn http_request(data: &[u8]) {
     let address = pages();
-    let mut stream = TcpStream::connect(address).expect("the pages are there");
-    stream.set_read_timeout(Some(LAST_RESORT)).expect("a time");
-    // It may have heard enough before the end.
+    let mut stream = TcpStream::connect(address).expect("the pages listen");
+    stream.set_read_timeout(Some(LAST_RESORT)).expect("a valid timeout");
+    // The server may close the connection before the end.
     let _ = stream.write_all(data);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = [0; 64];
@@ -285,7 +285,7 @@ fn http_request(data: &[u8]) {
     assert_eq!(http::get(address, "/healthz", LAST_RESORT).expect("an answer"), "ok\n");
 }
 
-/// Inputs to begin with, where none are kept.
+/// Initial inputs of a target.
 pub fn examples(target: &str) -> Vec<Vec<u8>> {
     let frames = || {
         let identity = identity();
@@ -302,7 +302,7 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         ];
         messages.map(|message| {
             let mut frame = vec![0; FRAME.max(length)];
-            let length = identity.encode(&message, &mut frame).expect("room for it");
+            let length = identity.encode(&message, &mut frame).expect("the buffer is large enough");
             frame.truncate(length - 16);
             frame
         })

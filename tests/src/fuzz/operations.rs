@@ -1,7 +1,7 @@
-//! An operation sequence against the controller and a naive statement of Algorithm 1.
+//! Operation sequences on the controller, compared with a naive version of Algorithm 1.
 
 #[path = "../../../host/tests/controller/naive.rs"]
-#[expect(dead_code, reason = "the tests of host have it too")]
+#[expect(dead_code, reason = "shared with the tests of host")]
 mod naive;
 #[path = "../../../host/tests/shared/random.rs"]
 mod random;
@@ -17,7 +17,7 @@ use naive::{KINDS, Message, Naive, beta, is_mean, lambda};
 use nalgebra::{DMatrix, DVector};
 use random::Random;
 
-/// The first bytes are the setting; then each three are a message, or the end of an episode.
+/// The first two bytes select the setting and a seed; each three after them are a message or the end of an episode.
 pub(super) fn operations(data: &[u8]) {
     let [setup, seed, operations @ ..] = data else { return };
     let dimension = 2 + setup % 3;
@@ -38,7 +38,7 @@ pub(super) fn operations(data: &[u8]) {
         if who < 32 {
             assert_eq!(controller.counts().faults, naive.faults);
             assert_eq!(controller.missing(), naive.missing());
-            controller.close_episode().expect("the mean of something");
+            controller.close_episode().expect("the mean of at least one agent");
             naive.k += 1;
             let Some(model) = controller.model() else { return };
             let estimate = controller.estimate();
