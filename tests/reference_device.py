@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A whole device, from docs/wire.md and Python's standard library alone.
+"""A complete device in Python, written from docs/wire.md with the standard library alone.
 
-It joins a controller over TCP, learns with the fleet, sends each summary until it is acknowledged, and connects again when the link
-is lost. It is meant to be read: as the protocol in another language, and as a start for a device of your own.
+It joins a controller over TCP, learns with the fleet, sends each summary until it is acknowledged, and reconnects when the link
+is lost. It is meant to be read: as the protocol in another language, and as a starting point for other devices.
 """
 import argparse
 import hashlib
@@ -19,31 +19,31 @@ import zlib
 HELLO, HEARTBEAT, SUMMARY, MODEL, ACK, NACK = 0x01, 0x02, 0x03, 0x81, 0x82, 0x83
 PLAIN, SEALED = 0x01, 0x81  # version bytes
 HEADER = struct.Struct("<BBBBIII")  # version, type, flags, dimension, run, agent, episode
-WINDOW = 4  # summaries that wait for an acknowledgement at the most
-PATIENCE = 90  # seconds to wait for a new model before going on with the last good one
+WINDOW = 4  # maximum number of unacknowledged summaries
+PATIENCE = 90  # seconds to wait for a new model before continuing with the last good one
 
 # --- identity -------------------------------------------------------------------------------------------------------
 
 
 class Identity:
-    """Who the device is: the 52 bytes that it is provisioned with."""
+    """Identity of a device: the 52 bytes of its provisioning blob."""
 
     def __init__(self, blob):
         if len(blob) != 52 or zlib.crc32(blob[:48]) != int.from_bytes(blob[48:], "little"):
-            raise ValueError("no identity: the length or the checksum is wrong")
+            raise ValueError("invalid identity: wrong length or checksum")
         magic, version, self.dimension, mode, zero, self.run, self.agent, self.key = struct.unpack("<4sBBBBII32s", blob[:48])
         if (magic, version, zero) != (b"FBID", 1, 0) or mode > 1 or self.dimension == 0:
-            raise ValueError("no identity of this version")
+            raise ValueError("invalid identity: unsupported version")
         self.sealed = mode == 1
 
     def direction_keys(self):
-        """The keys that seal what the device sends, and what the controller sends."""
+        """Derives the keys that seal frames of the device, and of the controller."""
         block = chacha20_block(self.key, 0, struct.pack("<II4s", self.run, self.agent, b"keys"))
         return block[:32], block[32:]
 
 
 def count_start(path):
-    """The boot number: one more than the last, and on the disk before it is used."""
+    """Increments the boot counter, and stores it durably before it is used."""
     boot = int(open(path).read()) + 1 if os.path.exists(path) else 1
     with open(path + ".new", "w") as file:
         file.write(str(boot))
@@ -92,7 +92,7 @@ def poly1305_tag(key, nonce, header, data):
 
 
 class Link:
-    """One end of a link: makes frames and reads those of the other end. `boot` numbers this start."""
+    """One end of a link: encodes frames, and decodes those of the other end. `boot` is the boot counter."""
 
     def __init__(self, identity, boot, controller=False):
         self.identity, self.boot, self.counter = identity, boot, 0
@@ -107,21 +107,21 @@ class Link:
         if not me.sealed:
             return header + payload + hmac.digest(me.key, header + payload, hashlib.sha256)[:16]
         nonce = struct.pack("<IQ", self.boot, self.counter)
-        self.counter += 1  # never the same again
+        self.counter += 1  # a nonce is used once
         data = chacha20(self.own_key, nonce, payload)
         return header + nonce + data + poly1305_tag(self.own_key, nonce, header, data)
 
     def decode(self, frame):
-        """Type, flags, dimension, episode and payload; ValueError if the frame is to be dropped."""
+        """Returns type, flags, dimension, episode and payload. Raises ValueError if the frame must be dropped."""
         me, start = self.identity, 28 if self.identity.sealed else 16
         if len(frame) < start + 16:
             raise ValueError("too short")
         header, data, tag = frame[:16], frame[start:-16], frame[-16:]
         version, kind, flags, dimension, run, agent, episode = HEADER.unpack(header)
         if version != (SEALED if me.sealed else PLAIN):
-            raise ValueError("another version, or not the mode of this device")
+            raise ValueError("wrong version or mode")
         if (run, agent) != (me.run, me.agent):
-            raise ValueError("for somebody else")
+            raise ValueError("wrong address")
         if me.sealed:
             expected = poly1305_tag(self.other_key, frame[16:28], header, data)
         else:
@@ -148,7 +148,7 @@ def cobs_decode(stuffed):
     while at < len(stuffed):
         code = stuffed[at]
         if at + code > len(stuffed):
-            raise ValueError("cut off")
+            raise ValueError("truncated")
         out += stuffed[at + 1 : at + code]
         at += code
         if code < 255 and at < len(stuffed):
@@ -160,7 +160,7 @@ def cobs_decode(stuffed):
 
 
 class Agent:
-    """LinUCB: the model in use, and the sums of the running episode."""
+    """LinUCB: the current model, and the sums of the running episode."""
 
     def __init__(self, dimension):
         self.dimension, self.episode, self.factor, self.last_model = dimension, 1, None, 0
@@ -172,15 +172,15 @@ class Agent:
         self.feature_sum = [0.0] * self.dimension
 
     def begin(self, episode, flags, payload):
-        """Takes a model into use, or raises ValueError and keeps the last good one."""
+        """Adopts a model. Raises ValueError and keeps the last good one if it is invalid."""
         d = self.dimension
         if len(payload) != 8 + 4 * (d + d * (d + 1) // 2):
-            raise ValueError("a model of another length")
+            raise ValueError("model has a wrong length")
         length, beta, *values = struct.unpack(f"<If{d}f{d * (d + 1) // 2}f", payload)
         if episode < self.episode and episode <= self.last_model or self.steps > 0 or length == 0:
-            raise ValueError("a model that does not fit here")
+            raise ValueError("model of a wrong episode")
         if not all(map(math.isfinite, [beta, *values])) or beta < 0:
-            raise ValueError("a model that is not finite")
+            raise ValueError("model is not finite")
         packed = iter(values[d:])
         design = [[0.0] * d for _ in range(d)]
         for i in range(d):
@@ -191,14 +191,14 @@ class Agent:
             for j in range(i + 1):
                 rest = design[i][j] - sum(factor[i][k] * factor[j][k] for k in range(j))
                 if i == j and rest <= 0:
-                    raise ValueError("a model that is not positive definite")
+                    raise ValueError("model is not positive definite")
                 factor[i][j] = math.sqrt(rest) if i == j else rest / factor[j][j]
         self.episode, self.length, self.clip = episode, length, bool(flags & 1)
         self.last_model = episode
         self.theta, self.beta, self.factor = values[:d], beta, factor
 
     def score(self, x):
-        """⟨x,θ⟩ + β‖x‖_{Λ⁻¹}: with Λ = CCᵀ the norm is that of y in Cy = x."""
+        """Returns ⟨x,θ⟩ + β‖x‖_{Λ⁻¹}. With Λ = CCᵀ, the norm is ‖y‖ for Cy = x."""
         y = []
         for row, x_i in zip(self.factor, x):
             y.append((x_i - sum(c * y_k for c, y_k in zip(row, y))) / row[len(y)])
@@ -214,7 +214,7 @@ class Agent:
         self.reward += reward
 
     def finish(self):
-        """The summary's episode and payload; the next episode starts with the same model."""
+        """Returns episode and payload of the summary. The next episode starts with the same model."""
         d, ended = self.dimension, self.episode
         packed = [self.gram[i][j] for i in range(d) for j in range(i, d)]
         payload = struct.pack(f"<If{len(packed) + d}f", self.steps, self.reward, *packed, *self.feature_sum)
@@ -224,7 +224,7 @@ class Agent:
 
 
 def decision_set(dimension, step):
-    """Five actions of this step, none longer than 1: a small world that never stands still."""
+    """Returns the five actions of a step, with norms of at most 1."""
     return [[math.cos(2.4 * i + 0.7 * step + 1.9 * j) / math.sqrt(dimension) for j in range(dimension)] for i in range(5)]
 
 
@@ -247,14 +247,14 @@ class Device:
         self.attempts, self.next = 0, time.monotonic() + seconds
 
     def due_frame(self):
-        """The frame to send now, if any; the next waits longer, unless an answer comes."""
+        """Returns the frame to send now, if any. Without an answer, the next one is due later and later."""
         now = time.monotonic()
         if now < self.next:
             return None
         wait = 30 if not self.outbox and not self.wants_model else 2**self.attempts
         self.attempts, self.next = min(self.attempts + 1, 6), now + wait * random.uniform(0.5, 1.0)
         if self.outbox:
-            return self.outbox[0][1]  # the same bytes each time
+            return self.outbox[0][1]  # a repeated frame has the same bytes
         if self.wants_model:
             return self.link.encode(HELLO, self.agent.episode, struct.pack("<I", self.boot))
         return self.link.encode(HEARTBEAT, self.agent.episode)
@@ -271,8 +271,8 @@ class Device:
             return
         self.speak_in(0 if self.outbox else 1)
 
-    def live(self):
-        """One step of the episode; after the last one, its summary."""
+    def step(self):
+        """Takes one step of the episode. After the last one, queues the summary."""
         actions = decision_set(self.identity.dimension, self.world_step)
         self.world_step += 1
         x = max(actions, key=self.agent.score)
@@ -280,13 +280,13 @@ class Device:
         if self.agent.steps == self.agent.length:
             print(f"episode {self.agent.episode}: mean reward {self.agent.reward / self.agent.steps:.4f}", flush=True)
             episode, payload = self.agent.finish()
-            if all(waiting != episode for waiting, _ in self.outbox):  # of one episode, the first stays
+            if all(waiting != episode for waiting, _ in self.outbox):  # an episode has one summary
                 self.outbox = (self.outbox + [(episode, self.link.encode(SUMMARY, episode, payload))])[-WINDOW:]
             self.wants_model, self.model_deadline = True, time.monotonic() + PATIENCE
             self.speak_in(0)
 
     def talk(self, stream, episodes):
-        """Over one connection, until it is lost or all is done."""
+        """Uses one connection, until it is lost or all summaries are answered."""
         stream.sendall(b"\0")
         received = bytearray()
         longest = 28 + 8 + 4 * (self.identity.dimension * (self.identity.dimension + 3) // 2) + 16
@@ -296,7 +296,7 @@ class Device:
                 stream.sendall(cobs_encode(frame))
             busy = not self.wants_model or (self.agent.factor and time.monotonic() >= self.model_deadline)
             if busy and len(self.outbox) + self.settled < episodes:
-                self.live()
+                self.step()
                 continue
             stream.settimeout(max(min(self.next, self.model_deadline) - time.monotonic(), 0.01))
             try:
@@ -314,7 +314,7 @@ class Device:
                         self.handle(cobs_decode(stuffed))
                 except ValueError as reason:
                     print(f"frame dropped: {reason}", flush=True)
-            del received[: -2 * longest]  # what is longer is no frame, and its rest is dropped at the next zero byte
+            del received[: -2 * longest]  # too long for a frame; the rest is dropped at the next zero
 
     def run(self, host, port, episodes):
         failures = 0
@@ -333,8 +333,8 @@ class Device:
 def main():
     parser = argparse.ArgumentParser(description="A fedbandit device in Python.")
     parser.add_argument("--connect", required=True, metavar="HOST:PORT")
-    parser.add_argument("--identity", required=True, metavar="FILE", help="the 52 bytes; FILE.boot counts the starts")
-    parser.add_argument("--episodes", type=int, required=True, metavar="N", help="summaries to deliver before it ends")
+    parser.add_argument("--identity", required=True, metavar="FILE", help="provisioning blob; FILE.boot is the boot counter")
+    parser.add_argument("--episodes", type=int, required=True, metavar="N", help="number of summaries to deliver")
     arguments = parser.parse_args()
     identity = Identity(open(arguments.identity, "rb").read())
     boot = count_start(arguments.identity + ".boot")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples of docs/wire.md, made by the device in Python. First its cipher is held to the example of RFC 8439."""
+"""Generates the examples of docs/wire.md with the device in Python. Checks its cipher against RFC 8439 first."""
 import struct
 import zlib
 

@@ -165,7 +165,7 @@ fn check_device(agent: u32, sealed: bool) {
             let indefinite = [1.0, 2.0, 0.0, 1.0, 0.0, 1.0];
             let indefinite = Model { design: (&indefinite).into(), ..model };
             line.send(&controller.encode(&Message::Model(indefinite))).unwrap();
-            for reason in ["wrong tag", "wrong tag", "another version", "a model that is not positive definite"] {
+            for reason in ["wrong tag", "wrong tag", "wrong version", "model is not positive definite"] {
                 while !python.line("frame dropped: ").starts_with(reason) {}
             }
             assert_eq!(controller.hello(&mut line), (1, 1));

@@ -1,4 +1,4 @@
-//! What a restart takes of memory: that of the service, however long its log is.
+//! Memory of a restart, which does not depend on the length of the log.
 
 use fedbandit::algorithm::AgentId;
 use fedbandit::config::{AggregatorName, RunConfig};
@@ -16,7 +16,7 @@ const D: usize = 8;
 const AGENTS: u32 = 50;
 const EPISODES: u32 = 400;
 
-/// A store whose events are made when they are read.
+/// Store that generates its events while they are read.
 struct Generated(Memory);
 
 impl Store for Generated {
@@ -49,7 +49,7 @@ impl Store for Generated {
 }
 
 #[test]
-fn a_long_log_takes_no_memory() {
+fn restart_with_a_long_log_takes_little_memory() {
     let device = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: D as u8, devices: (1..=AGENTS).map(device).collect() };
     let config = RunConfig {

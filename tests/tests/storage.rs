@@ -1,4 +1,4 @@
-//! The store on a disk that stops or fails. `fedbandit-tests storage` tries every operation, this one some of them.
+//! Crash consistency of the store at some operations of the disk. `fedbandit-tests storage` tests all of them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use fedbandit::service::store::file::File;
 use fedbandit_tests::faults::storage::{SHORT, check};
 
 #[test]
-fn what_was_promised_is_there_whatever_the_disk_does() {
-    let tried = check(1, SHORT).unwrap_or_else(|wrong| panic!("{wrong}"));
+fn commits_survive_every_disk_fault() {
+    let tried = check(1, SHORT).unwrap_or_else(|violation| panic!("{violation}"));
     assert!(tried.cuts > 30 && tried.recoveries > 30 && tried.errors > 30 && tried.service_errors > 30, "{tried:?}");
 }
 
-/// What a crash left of a store that was being made is no obstacle, and no store.
+/// A crash during the creation leaves a file that the next start replaces.
 #[test]
-fn a_store_comes_into_being_whole() {
+fn unfinished_store_is_replaced() {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("unfinished");
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();
     let path = directory.join("run.redb");
-    // As redb leaves a file that it has just begun: long, and without its mark.
+    // As redb leaves a file that it has just created: long, and without its magic number.
     fs::write(directory.join("run.unfinished"), vec![0; 1 << 20]).unwrap();
     File::open(&path).unwrap().append(&[b"event".to_vec()]).unwrap();
     let mut events = Vec::new();
@@ -31,21 +31,21 @@ fn a_store_comes_into_being_whole() {
     assert_eq!(files, ["run.redb"]);
 }
 
-/// Of starts at the same time, one makes the store; what any of them was promised is there.
+/// Of concurrent starts, one creates the store. Every successful commit is there.
 #[test]
-fn a_store_comes_into_being_once() {
+fn concurrent_starts_create_one_store() {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("at-once");
     for round in 0..20 {
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("run.redb");
         let append = || File::open(&path).and_then(|mut store| store.append(&[b"event".to_vec()])).is_ok();
-        let promised = thread::scope(|scope| {
+        let committed = thread::scope(|scope| {
             let starts: Vec<_> = (0..4).map(|_| scope.spawn(append)).collect();
             starts.into_iter().filter_map(|start| start.join().unwrap().then_some(())).count()
         });
         let mut found = 0;
         File::open(&path).unwrap().replay(&mut |_| found += 1).unwrap();
-        assert!(promised > 0 && found == promised, "round {round}: {found} of {promised}");
+        assert!(committed > 0 && found == committed, "round {round}: {found} of {committed} commits");
     }
 }

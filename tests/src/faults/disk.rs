@@ -1,7 +1,7 @@
-//! A disk in memory that fails as disks do, under the store's own code.
+//! A simulated disk under the real store.
 //!
-//! What was written since the last sync is not safe: a power cut may leave any of it, in any order, and parts of single
-//! writes. An operation may fail with an error; when the power goes, the process gets nothing else any more.
+//! A power cut may keep any unsynced writes, in any order, and parts of single writes. An operation may fail with an error.
+//! After a power cut every operation of the process fails.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,50 +11,50 @@ use redb::StorageBackend;
 
 use crate::harness::test_rng::TestRng;
 
-/// The unit in which a torn write is there or not, as disks promise it; within one a write can be cut at any byte.
+/// Bytes of a sector. A torn write keeps some sectors, and within a sector any number of bytes.
 const SECTOR: usize = 512;
 
-/// A disk, shared by whoever holds a copy of it.
+/// A disk. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Mutex<State>>);
 
-/// How a disk stops.
+/// Fault of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// The power goes.
+pub enum DiskFault {
+    /// Power cut.
     PowerCut,
-    /// An operation reports an input or output error.
+    /// I/O error of one operation.
     Error,
-    /// There is no room for a write, or for a longer file.
+    /// No space for a write, or for a longer file.
     Full,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// What a power cut leaves for sure.
-    safe: Vec<u8>,
-    /// What came after that.
-    unsafe_changes: Vec<Change>,
-    /// What a process reads.
+    /// Bytes as of the last sync.
+    synced: Vec<u8>,
+    /// Changes since the last sync.
+    unsynced: Vec<Change>,
+    /// Bytes that a process reads.
     seen: Vec<u8>,
     operations: u64,
-    trouble: Option<(u64, Trouble)>,
+    fault: Option<(u64, DiskFault)>,
     stopped: bool,
-    /// Whether any trouble came.
-    troubled: bool,
+    /// True once a fault has occurred.
+    had_fault: bool,
     record: Option<Vec<Change>>,
 }
 
-/// What was done to a disk.
+/// Change of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Bytes were written at an offset.
+    /// Bytes written at an offset.
     Write(usize, Vec<u8>),
-    /// The file got another length.
+    /// New length of the file.
     Length(usize),
-    /// All before is safe.
+    /// All changes before are durable.
     Sync,
-    /// A mark of the test's own: so many steps of it were promised to be safe.
+    /// Mark of the test: number of its committed steps.
     Mark(usize),
 }
 
@@ -73,7 +73,7 @@ impl Change {
         }
     }
 
-    /// As much of it as a failure in the middle leaves.
+    /// Returns the part that a failure in the middle leaves.
     fn half(&self) -> Self {
         match self {
             Self::Write(offset, data) => Self::Write(*offset, data[..data.len() / 2].to_vec()),
@@ -82,16 +82,16 @@ impl Change {
     }
 }
 
-/// What of unsafe changes a power cut leaves.
+/// Unsynced changes that a power cut keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing.
+    /// None.
     Lost,
-    /// Everything.
+    /// All.
     Kept,
-    /// Everything up to the last, of which the first half is there.
+    /// All but the second half of the last.
     Torn,
-    /// Any of them, each whole, in part or not at all, later ones before earlier ones.
+    /// Any of them, each whole or in part.
     Mixed,
 }
 
@@ -100,9 +100,9 @@ impl Tail {
     pub const ALL: [Self; 4] = [Self::Lost, Self::Kept, Self::Torn, Self::Mixed];
 }
 
-/// What is left of a disk after a power cut.
-pub fn after_power_cut(safe: &[u8], changes: &[Change], tail: Tail, rng: &mut TestRng) -> Vec<u8> {
-    let mut bytes = safe.to_vec();
+/// Returns the contents of a disk after a power cut.
+pub fn after_power_cut(synced: &[u8], changes: &[Change], tail: Tail, rng: &mut TestRng) -> Vec<u8> {
+    let mut bytes = synced.to_vec();
     match (tail, changes) {
         (Tail::Lost, _) | (_, []) => {}
         (Tail::Kept, changes) => changes.iter().for_each(|change| change.apply(&mut bytes)),
@@ -139,111 +139,111 @@ fn leave_some(change: &Change, bytes: &mut Vec<u8>, rng: &mut TestRng) {
 }
 
 impl Disk {
-    /// A disk with a new store on it. On a real one a store comes into being whole, by a change of its name.
+    /// Creates a disk with a new store. On a real disk a store is created atomically, by renaming it.
     ///
     /// # Panics
     /// The store cannot be made.
     pub fn with_store() -> Self {
         let disk = Self::default();
-        drop(File::on(disk.clone()).expect("nothing fails here"));
+        drop(File::on(disk.clone()).expect("the disk has no fault"));
         Self::with(disk.image())
     }
 
-    /// All bytes, as a process reads them.
+    /// Returns all bytes, as a process reads them.
     pub fn image(&self) -> Vec<u8> {
         self.state().seen.clone()
     }
 
-    /// A disk with these bytes on it, all of them safe.
+    /// Creates a disk with these bytes, all of them synced.
     pub fn with(bytes: Vec<u8>) -> Self {
-        let state = State { seen: bytes.clone(), safe: bytes, ..State::default() };
+        let state = State { seen: bytes.clone(), synced: bytes, ..State::default() };
         Self(Arc::new(Mutex::new(state)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic of whoever holds the disk is a finding, and no second one.
+        // A panic of the holder is a finding of its own.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on all changes are recorded.
+    /// Starts recording changes.
     pub fn record(&self) {
         self.state().record = Some(Vec::new());
     }
 
-    /// Puts a mark among the recorded changes.
+    /// Records a mark.
     pub fn mark(&self, promised: usize) {
         self.state().record.iter_mut().for_each(|record| record.push(Change::Mark(promised)));
     }
 
-    /// What was recorded.
+    /// Returns the recorded changes.
     pub fn recorded(&self) -> Vec<Change> {
         self.state().record.take().unwrap_or_default()
     }
 
-    /// How many operations there were.
+    /// Returns the number of operations so far.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Trouble comes with an operation, the next one being 0.
-    pub fn expect(&self, after: u64, trouble: Trouble) {
+    /// Injects a fault into an operation, counted from 0 for the next one.
+    pub fn inject(&self, after: u64, fault: DiskFault) {
         let mut state = self.state();
-        state.trouble = Some((state.operations + after, trouble));
+        state.fault = Some((state.operations + after, fault));
     }
 
-    /// No trouble comes.
-    pub fn expect_nothing(&self) {
-        self.state().trouble = None;
+    /// Removes an injected fault that has not occurred.
+    pub fn clear_faults(&self) {
+        self.state().fault = None;
     }
 
-    /// Whether trouble has come.
-    pub fn had_trouble(&self) -> bool {
-        self.state().troubled
+    /// Returns true once a fault has occurred.
+    pub fn had_fault(&self) -> bool {
+        self.state().had_fault
     }
 
-    /// The process that uses the disk is gone: it gets nothing but errors.
+    /// Stops the disk: every operation fails.
     pub fn stop(&self) {
         self.state().stopped = true;
     }
 
-    /// The disk after a power cut, as the next process finds it. Whoever still holds this one gets errors.
+    /// Cuts the power, and returns the disk as the next process finds it. Operations on this one fail.
     pub fn after_power_cut(&self, tail: Tail, rng: &mut TestRng) -> Self {
         let mut state = self.state();
         state.stopped = true;
-        Self::with(after_power_cut(&state.safe, &state.unsafe_changes, tail, rng))
+        Self::with(after_power_cut(&state.synced, &state.unsynced, tail, rng))
     }
 }
 
 impl State {
-    /// Counts an operation; an error if it fails.
+    /// Counts an operation, and fails it if a fault is due.
     fn operate(&mut self, writes: bool) -> io::Result<()> {
         let number = self.operations;
         self.operations += 1;
-        match self.trouble {
-            _ if self.stopped => Err(io::Error::other("the disk is gone")),
-            // What takes no room goes on until something does.
-            Some((at, Trouble::Full)) if number >= at && !writes => Ok(()),
-            Some((at, trouble)) if number >= at => {
-                self.trouble = None;
-                self.troubled = true;
-                self.stopped = trouble == Trouble::PowerCut;
-                Err(match trouble {
-                    Trouble::PowerCut => io::Error::other("the power is gone"),
-                    Trouble::Error => io::Error::from_raw_os_error(5),
-                    Trouble::Full => io::Error::from(io::ErrorKind::StorageFull),
+        match self.fault {
+            _ if self.stopped => Err(io::Error::other("the disk has stopped")),
+            // A full disk fails only writes.
+            Some((at, DiskFault::Full)) if number >= at && !writes => Ok(()),
+            Some((at, fault)) if number >= at => {
+                self.fault = None;
+                self.had_fault = true;
+                self.stopped = fault == DiskFault::PowerCut;
+                Err(match fault {
+                    DiskFault::PowerCut => io::Error::other("power cut"),
+                    DiskFault::Error => io::Error::from_raw_os_error(5),
+                    DiskFault::Full => io::Error::from(io::ErrorKind::StorageFull),
                 })
             }
             _ => Ok(()),
         }
     }
 
-    /// A change that was asked for. Where the power goes or an error comes, it may be there in part.
+    /// Applies a change. A fault may apply a part of it.
     fn change(&mut self, change: Change) -> io::Result<()> {
-        let gone = self.stopped;
+        let was_stopped = self.stopped;
         let outcome = self.operate(true);
         match &outcome {
-            Err(error) if gone || error.kind() == io::ErrorKind::StorageFull => {}
-            Err(_) if self.stopped => self.unsafe_changes.push(change),
+            Err(error) if was_stopped || error.kind() == io::ErrorKind::StorageFull => {}
+            Err(_) if self.stopped => self.unsynced.push(change),
             Err(_) => self.apply(change.half()),
             Ok(()) => self.apply(change),
         }
@@ -255,7 +255,7 @@ impl State {
         if let Some(record) = &mut self.record {
             record.push(change.clone());
         }
-        self.unsafe_changes.push(change);
+        self.unsynced.push(change);
     }
 }
 
@@ -281,10 +281,10 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
-        // What a sync that fails leaves is as unsafe as before.
+        // A failed sync makes nothing durable.
         state.operate(false)?;
         let state = &mut *state;
-        state.unsafe_changes.drain(..).for_each(|change| change.apply(&mut state.safe));
+        state.unsynced.drain(..).for_each(|change| change.apply(&mut state.synced));
         state.record.iter_mut().for_each(|record| record.push(Change::Sync));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What must hold, by a plain list of what was stored.
+//! Reference model: a plain list of stored events, against which the service is checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::f64::consts::SQRT_2;
@@ -14,59 +14,59 @@ use fedbandit_core::wire::{Channel, Identity, Message, claimed_address};
 
 use super::D;
 
-/// Why a run is wrong.
-pub type Wrong = String;
+/// Description of a violated promise.
+pub type Violation = String;
 
-/// The values of a summary: steps, the sum of rewards, then U packed and u, as bits.
+/// Values of a summary as bits: steps, sum of rewards, U packed, u.
 pub type Values = Vec<u32>;
 
-/// What the service must agree with. It knows the devices' keys, what they made, and what was stored.
+/// Reference model of a run. It knows all keys, all summaries that devices made, and all stored events.
 pub struct Oracle {
-    /// How frames of each agent are read on its device.
+    /// Decoders of the devices, by agent.
     channels: BTreeMap<u32, Channel>,
-    /// All summaries that somebody made with an agent's own key, by agent and episode.
+    /// All summaries made with the key of their agent, by agent and episode.
     made: BTreeSet<(u32, u32, Values)>,
-    /// What the store promised to hold, in order.
+    /// Events that the store has committed, in order.
     stored: Vec<Vec<u8>>,
-    /// What it was asked to hold when it failed.
+    /// Events of a commit that failed.
     in_flight: Vec<Vec<u8>>,
     values: BTreeMap<String, Vec<u8>>,
-    /// A value that it was asked to set when it failed.
+    /// Value that could not be set.
     value_in_flight: Option<(String, Vec<u8>)>,
-    /// The same as events.
+    /// Committed summaries, by agent and episode.
     summaries: BTreeSet<(u32, u32)>,
     releases: Vec<ModelEvent>,
-    /// Whether the end of the run is among them.
+    /// True once the end of the run is committed.
     is_over: bool,
-    /// V_i and v_i, by row: sums over the list, in its order.
+    /// V_i and v_i by row: sums over the committed summaries, in order.
     sums: Vec<Vec<f64>>,
-    /// The sums that the running episode's model is made of.
+    /// Sums at the last release.
     released_sums: Vec<Vec<f64>>,
-    /// V̂_i and v̂_i as bits, by the episode that they were released for.
+    /// V̂_i and v̂_i as bits, by episode of their release.
     noisy: BTreeMap<u32, Vec<u64>>,
     nonces: BTreeSet<(u32, Vec<u8>)>,
     terms: RunTerms,
-    wrong: Option<Wrong>,
-    /// Summaries and models that were checked.
+    violation: Option<Violation>,
+    /// Number of checked frames.
     pub checked: u64,
 }
 
-/// What a run agrees on.
+/// ServiceConfig of a run.
 pub struct RunTerms {
-    /// The agents, by row.
+    /// Agents by row.
     pub agents: Vec<u32>,
-    /// W.
+    /// Window W.
     pub window: u32,
-    /// K.
+    /// Number of episodes K.
     pub episodes: u32,
-    /// What may count.
+    /// Admission check.
     pub admission: Admission,
-    /// How streams are private, if they are.
+    /// Privacy plan of a private run.
     pub plan: Option<Plan>,
 }
 
 impl Oracle {
-    /// A run with these devices, some of them sealed.
+    /// Creates the model of a run. Devices are given with their mode: true if sealed.
     pub fn new(terms: RunTerms, devices: impl IntoIterator<Item = (Identity, bool)>) -> Self {
         let channel = |(identity, sealed): (Identity, bool)| {
             let agent = identity.agent;
@@ -88,30 +88,30 @@ impl Oracle {
             noisy: BTreeMap::new(),
             nonces: BTreeSet::new(),
             terms,
-            wrong: None,
+            violation: None,
             checked: 0,
         }
     }
 
-    /// A summary was made with its agent's key.
+    /// Records a summary that was made with the key of its agent.
     pub fn made(&mut self, agent: u32, episode: u32, values: Values) {
         self.made.insert((agent, episode, values));
     }
 
-    /// The store has promised to hold events.
-    fn promised(&mut self, events: &[Vec<u8>]) {
+    /// Records a commit.
+    fn committed(&mut self, events: &[Vec<u8>]) {
         for bytes in events {
-            if let Err(wrong) = self.take(bytes) {
-                self.wrong.get_or_insert(wrong);
+            if let Err(violation) = self.take(bytes) {
+                self.violation.get_or_insert(violation);
             }
             self.stored.push(bytes.clone());
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
-        let event = Event::from_bytes(bytes, D).ok_or("what was stored is no event")?;
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        let event = Event::from_bytes(bytes, D).ok_or("an invalid event is stored")?;
         if self.is_over {
-            return Err(format!("after the end {event:?} is stored"));
+            return Err(format!("{event:?} is stored after the end of the run"));
         }
         match event {
             Event::Summary(summary) => {
@@ -122,18 +122,18 @@ impl Oracle {
                     return Err(format!("a summary of episode {episode} is stored in episode {running}"));
                 }
                 if !self.summaries.insert((agent, episode)) {
-                    return Err(format!("agent {agent} counts twice in episode {episode}"));
+                    return Err(format!("two summaries of agent {agent}, episode {episode}, are stored"));
                 }
                 let values = gram.iter().chain(feature_sum).map(|value| value.to_bits());
                 let bits = [steps, reward_sum.to_bits()].into_iter().chain(values);
                 if !self.made.contains(&(agent, episode, bits.collect())) {
-                    return Err(format!("agent {agent} did not make what is stored of episode {episode}"));
+                    return Err(format!("agent {agent} did not make its stored summary of episode {episode}"));
                 }
                 self.add(agent, gram, feature_sum);
             }
             Event::Model(release) => {
                 if release.episode != self.releases.len() as u32 + 1 {
-                    return Err(format!("release {} comes after {} others", release.episode, self.releases.len()));
+                    return Err(format!("release {} is stored after {} others", release.episode, self.releases.len()));
                 }
                 self.releases.push(release);
                 self.released_sums.clone_from(&self.sums);
@@ -164,17 +164,17 @@ impl Oracle {
         }
     }
 
-    /// Everything that was wrong so far.
-    pub fn verdict(&mut self) -> Result<(), Wrong> {
-        self.wrong.take().map_or(Ok(()), Err)
+    /// Returns the first violation that was found in a commit.
+    pub fn verdict(&mut self) -> Result<(), Violation> {
+        self.violation.take().map_or(Ok(()), Err)
     }
 
-    /// A frame leaves the service.
-    pub fn sent(&mut self, outgoing: &Outgoing) -> Result<(), Wrong> {
+    /// Checks a frame that the service sends.
+    pub fn sent(&mut self, outgoing: &Outgoing) -> Result<(), Violation> {
         self.verdict()?;
         let mut frame = outgoing.frame.clone();
-        let (_, agent) = claimed_address(&frame).ok_or("a frame without an address is sent")?;
-        let channel = self.channels.get(&agent).ok_or("a frame for nobody is sent")?;
+        let (_, agent) = claimed_address(&frame).ok_or("a frame has no address")?;
+        let channel = self.channels.get(&agent).ok_or("a frame is for an unknown agent")?;
         let sealed = frame[0] & 0x80 != 0;
         if sealed && !self.nonces.insert((agent, frame[16..28].to_vec())) {
             return Err(format!("a nonce for agent {agent} is used twice"));
@@ -183,14 +183,14 @@ impl Oracle {
         self.checked += 1;
         match message {
             Ok(Message::Ack { episode }) if !self.summaries.contains(&(agent, episode)) => {
-                Err(format!("agent {agent} hears that episode {episode} is safe, and it is not stored"))
+                Err(format!("agent {agent}, episode {episode}, is acknowledged before it is stored"))
             }
             Ok(Message::Model(model)) => {
                 let stored = self.releases.get((model.episode as usize).wrapping_sub(1));
                 match stored {
-                    None => Err(format!("the model of episode {} is sent, and it is not stored", model.episode)),
+                    None => Err(format!("the model of episode {} is sent before it is stored", model.episode)),
                     Some(stored) if !same(stored, &ModelEvent::of(&model)) => {
-                        Err(format!("the model of episode {} is sent with other bytes than stored", model.episode))
+                        Err(format!("the model of episode {} differs from the stored one", model.episode))
                     }
                     Some(_) => Ok(()),
                 }
@@ -200,8 +200,8 @@ impl Oracle {
         }
     }
 
-    /// A store was opened again: it must hold what was promised, and of what was under way all or nothing.
-    pub fn reopened(&mut self, store: &File) -> Result<(), Wrong> {
+    /// Checks a reopened store: it must have all commits, and of a failed commit all or nothing.
+    pub fn reopened(&mut self, store: &File) -> Result<(), Violation> {
         let mut found = Vec::new();
         store.replay(&mut |bytes| found.push(bytes.to_vec())).map_err(|error| error.to_string())?;
         let mut values = BTreeMap::new();
@@ -210,14 +210,14 @@ impl Oracle {
                 values.insert(name.clone(), value);
             }
         }
-        // All was read: from here on a difference is the store's doing.
-        let under_way = std::mem::take(&mut self.in_flight);
+        // The disk was read without a fault: a difference is an error of the store.
+        let in_flight = std::mem::take(&mut self.in_flight);
         let (kept, more) = found.split_at(self.stored.len().min(found.len()));
-        if kept != self.stored || !(more.is_empty() || more == under_way) {
+        if kept != self.stored || !(more.is_empty() || more == in_flight) {
             let (there, promised) = (found.len(), self.stored.len());
-            return Err(format!("{there} events are there, {promised} were promised, {} under way", under_way.len()));
+            return Err(format!("{there} events found, {promised} committed, {} in flight", in_flight.len()));
         }
-        self.promised(more);
+        self.committed(more);
         let mut changed = self.values.clone();
         changed.extend(self.value_in_flight.take());
         if values != self.values && values != changed {
@@ -227,11 +227,11 @@ impl Oracle {
         self.verdict()
     }
 
-    /// The service has stored all that it had to.
-    pub fn settled(&mut self, service: &StateMachine) -> Result<(), Wrong> {
+    /// Checks the state of the service after a commit.
+    pub fn settled(&mut self, service: &StateMachine) -> Result<(), Violation> {
         self.verdict()?;
         if service.is_finished() != self.is_over {
-            return Err("the service and its store do not agree whether the run is over".into());
+            return Err("service and store disagree on the end of the run".into());
         }
         let streams = service.controller().streams();
         let rows: Vec<Vec<f64>> = streams
@@ -244,7 +244,7 @@ impl Oracle {
             AnyController::Plain(_) => {
                 let bits = |rows: &[Vec<f64>]| -> Vec<u64> { rows.iter().flatten().map(|x| x.to_bits()).collect() };
                 if bits(&rows) != bits(&self.sums) {
-                    return Err("the sums are not those of the list".into());
+                    return Err("the sums are not those of the stored summaries".into());
                 }
             }
             AnyController::Private(_) if !service.is_finished() => self.check_noise(&rows)?,
@@ -253,13 +253,13 @@ impl Oracle {
         self.check_model(service)
     }
 
-    /// The streams of a release are those of the first time, and near their sums.
-    fn check_noise(&mut self, rows: &[Vec<f64>]) -> Result<(), Wrong> {
+    /// Checks that the streams of a release never change, and are close to their sums.
+    fn check_noise(&mut self, rows: &[Vec<f64>]) -> Result<(), Violation> {
         let (Some(plan), episode @ 1..) = (&self.terms.plan, self.releases.len() as u32) else { return Ok(()) };
         let bits: Vec<u64> = rows.iter().flatten().map(|x| x.to_bits()).collect();
         let first = self.noisy.entry(episode).or_insert_with(|| bits.clone());
         if *first != bits {
-            return Err(format!("the noise of release {episode} is another than before"));
+            return Err(format!("the noise of release {episode} has changed"));
         }
         let (agents, groups) = (self.terms.agents.len(), rows.len());
         let size = |group: usize| agents / groups + usize::from(group < agents % groups);
@@ -269,21 +269,21 @@ impl Oracle {
         for coordinate in 0..packed_len(D) + D {
             let exact = |row: &Vec<f64>| row[coordinate];
             let near = |released: f64, exact: f64, units: f64| {
-                // Ten deviations: in 10^9 comparisons, one beyond has probability 10^-14.
+                // Ten standard deviations: in 10^9 comparisons, a false alarm has probability 10^-14.
                 (released - exact).abs() <= 10.0 * noise * units.sqrt() + truncation * agents as f64
             };
             let alone = groups == agents
                 && !rows.iter().zip(&self.released_sums).all(|(row, sums)| near(exact(row), exact(sums), 1.0));
             let total: f64 = rows.iter().enumerate().map(|(group, row)| exact(row) * size(group) as f64).sum();
             if alone || !near(total, self.released_sums.iter().map(exact).sum(), groups as f64) {
-                return Err(format!("release {episode} is farther from its sums than noise can be"));
+                return Err(format!("release {episode} is farther from its sums than its noise"));
             }
         }
         Ok(())
     }
 
-    /// The model solves its equation: Λ = G + λI and Λθ = b, for what the rule says of G, λ and b.
-    fn check_model(&self, service: &StateMachine) -> Result<(), Wrong> {
+    /// Checks the model against the estimate (G, b) and λ of the rule: Λ = G + λI and Λθ = b.
+    fn check_model(&self, service: &StateMachine) -> Result<(), Violation> {
         let (estimate, Some(release)) = (service.controller().estimate(), self.releases.last()) else { return Ok(()) };
         if service.is_finished() || estimate.parameters.is_none() || estimate.raised > 0 {
             return Ok(());
@@ -311,8 +311,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// A store in memory with what was promised: from it, a service must become the same again.
-    pub fn copy(&self) -> Result<Memory, Wrong> {
+    /// Copies all commits into a store in memory.
+    pub fn copy(&self) -> Result<Memory, Violation> {
         let mut memory = Memory::default();
         memory.append(&self.stored).map_err(|error| error.to_string())?;
         for (name, value) in &self.values {
@@ -321,22 +321,22 @@ impl Oracle {
         Ok(memory)
     }
 
-    /// How many releases there were, and how many summaries.
+    /// Returns the number of releases and of summaries.
     pub fn counts(&self) -> (usize, usize) {
         (self.releases.len(), self.summaries.len())
     }
 }
 
-/// Whether two releases have the same bits.
+/// Returns true if two releases have the same bits.
 fn same(one: &ModelEvent, other: &ModelEvent) -> bool {
     Event::Model(one.clone()).to_bytes() == Event::Model(other.clone()).to_bytes()
 }
 
-/// A store that the oracle watches.
+/// Store that reports every commit to the oracle.
 pub struct Watched<'a> {
-    /// The store.
+    /// Real store.
     pub store: &'a mut File,
-    /// Who watches.
+    /// Oracle of the run.
     pub oracle: &'a mut Oracle,
 }
 
@@ -344,7 +344,7 @@ impl Store for Watched<'_> {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
         let outcome = self.store.append(events);
         match outcome {
-            Ok(()) => self.oracle.promised(events),
+            Ok(()) => self.oracle.committed(events),
             Err(_) => self.oracle.in_flight = events.to_vec(),
         }
         outcome

@@ -1,4 +1,4 @@
-//! The devices: the firmware's agent and session, and those that abuse their keys.
+//! Simulated devices: agent and session of the firmware, honest or hostile.
 
 use fedbandit_core::session::Session;
 use fedbandit_core::wire::{Channel, Identity, Message, SummaryMessage, cobs};
@@ -8,38 +8,38 @@ use super::oracle::Values;
 use super::{D, FRAME};
 use crate::harness::test_rng::TestRng;
 
-/// Summaries that wait for an acknowledgement at the most.
+/// Maximum number of unacknowledged summaries.
 const WAITING: usize = 4;
 
-/// What a device is.
+/// Behaviour of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It keeps its state over a reset.
+    /// Keeps its state over a reset.
     Durable,
-    /// After a reset it knows nothing but its start counter.
+    /// Keeps only its boot counter over a reset.
     Forgetful,
-    /// It sends what nobody should.
+    /// Abuses its key.
     Hostile,
-    /// As `Durable`, but nobody should listen to it.
+    /// As `Durable`, with a revoked identity.
     Revoked,
 }
 
-/// A device.
+/// A simulated device.
 pub struct Device {
-    /// Who it is.
+    /// Identity.
     pub identity: Identity,
-    /// Whether its frames are sealed.
+    /// True if its frames are sealed.
     pub sealed: bool,
-    /// What it is.
+    /// Behaviour.
     pub role: Role,
     agent: Agent<D>,
     session: Session<FRAME, WAITING>,
     boot: u32,
-    /// Its own clock stands at 0 then.
+    /// Time at which its clock was 0.
     started: u64,
-    /// How far its clock is ahead, in milliseconds.
+    /// Offset of its clock, in milliseconds.
     pub ahead: u64,
-    /// When it acts next, by its clock.
+    /// Time of its next step, by its clock.
     next_step: u64,
     pace: u64,
     since: u64,
@@ -49,13 +49,13 @@ pub struct Device {
     hostile: Channel,
     /// Boot counter of the last sealed channel for hostile frames, counted down from `u32::MAX`, far from the session's.
     hostile_boot: u32,
-    /// Frames that it has overheard.
+    /// Overheard frames of others.
     overheard: Vec<Vec<u8>>,
-    /// From the air.
+    /// Decoder of received bytes.
     pub decoder: cobs::Decoder<FRAME>,
 }
 
-/// A summary that was made, for the oracle: agent, episode and values.
+/// Agent, episode and values of a summary that a device made.
 pub type Made = (u32, u32, Values);
 
 fn new_agent() -> Agent<D> {
@@ -72,7 +72,7 @@ fn new_session(identity: &Identity, sealed: bool, boot: u32) -> Session<FRAME, W
 }
 
 impl Device {
-    /// A device that starts now.
+    /// Starts a device.
     pub fn new(identity: Identity, sealed: bool, role: Role, mut rng: TestRng, now: u64) -> Self {
         Self {
             agent: new_agent(),
@@ -99,25 +99,25 @@ impl Device {
         now - self.started + self.ahead
     }
 
-    /// Whether all that it made was answered.
+    /// Returns true if no summary waits for an answer.
     pub fn is_drained(&self) -> bool {
         self.session.unacknowledged().next().is_none()
     }
 
-    /// Lives on: a step of its episode when it is time, then a frame to send, if any. What it made is told.
-    pub fn live(&mut self, now: u64, patience: u64, made: &mut Vec<Made>) -> Option<Vec<u8>> {
+    /// Takes a step of the episode when it is due, and returns the next frame to send. Adds new summaries to `made`.
+    pub fn step(&mut self, now: u64, patience: u64, made: &mut Vec<Made>) -> Option<Vec<u8>> {
         let clock = self.clock(now);
         let late = self.joined && clock >= self.since + 3 * patience;
         if clock >= self.next_step && (!self.session.wants_model() || self.agent.steps() > 0 || late) {
             self.next_step = clock + self.pace;
-            self.step(clock, made);
+            self.act(clock, made);
         }
         let mut frame = [0; FRAME];
         let length = self.session.poll(self.agent.episode(), clock, self.rng.generator(), &mut frame)?;
         Some(frame[..length].to_vec())
     }
 
-    fn step(&mut self, clock: u64, made: &mut Vec<Made>) {
+    fn act(&mut self, clock: u64, made: &mut Vec<Made>) {
         let mut action = || Action::<D>::from_fn(|_, _| self.rng.signed_unit() * 0.7);
         let arms = [action(), action(), action()];
         if let Ok(choice) = self.agent.select(&arms) {
@@ -134,8 +134,8 @@ impl Device {
         }
     }
 
-    /// Takes bytes from the air.
-    pub fn hear(&mut self, bytes: &[u8], now: u64) {
+    /// Takes received bytes.
+    pub fn receive(&mut self, bytes: &[u8], now: u64) {
         let clock = self.clock(now);
         for byte in bytes {
             let Some(frame) = self.decoder.push(*byte) else { continue };
@@ -144,7 +144,7 @@ impl Device {
         }
     }
 
-    /// Loses power and starts again: with what it keeps.
+    /// Loses power, and starts again with the state that it keeps.
     pub fn restart(&mut self, now: u64) {
         let waiting: Vec<Vec<u8>> = self.session.unacknowledged().map(<[u8]>::to_vec).collect();
         self.boot += 1;
@@ -158,13 +158,13 @@ impl Device {
         }
         let mut saved = [0; Agent::<D>::SAVED_LEN];
         self.agent.save(&mut saved).expect("the buffer has the right length");
-        self.agent = Agent::restore(&saved).expect("what was saved can be restored");
+        self.agent = Agent::restore(&saved).expect("a saved state is valid");
         for frame in waiting {
             self.session.resume(&frame).expect("its own frame");
         }
     }
 
-    /// Remembers a frame of somebody's.
+    /// Records a frame of another device.
     pub fn overhear(&mut self, frame: &[u8]) {
         if self.overheard.len() < 64 {
             self.overheard.push(frame.to_vec());
@@ -174,7 +174,7 @@ impl Device {
         }
     }
 
-    /// A frame that nobody should send, and how often it is sent.
+    /// Makes a hostile frame. Returns it, and how often it is sent.
     pub fn abuse(&mut self, episode: u32, agents: u32, made: &mut Vec<Made>) -> (Vec<u8>, u64) {
         let kind = self.rng.below(12);
         let times = if self.rng.per_mille(50) { 40 } else { 1 };
@@ -183,7 +183,7 @@ impl Device {
             1..=4 => self.summary(episode, made),
             5 => self.of_another_dimension(episode),
             6 => {
-                // Somebody else's name under its own key.
+                // The number of another agent under its own key.
                 let agent = self.rng.within(1, u64::from(agents)) as u32;
                 if agent == self.identity.agent { self.summary(episode, made) } else { self.forgery(agent, episode) }
             }
@@ -242,7 +242,7 @@ impl Device {
         }
     }
 
-    /// A summary under its own key, with any values: it may count, once.
+    /// Makes a summary under its own key, with arbitrary values. It may count, once.
     fn summary(&mut self, episode: u32, made: &mut Vec<Made>) -> Vec<u8> {
         let episode = self.some_episode(episode);
         let values = self.numbers(packed_len(D) + D + 2);
@@ -277,7 +277,7 @@ impl Device {
         let (gram, feature_sum) = (gram.into(), feature_sum.into());
         let message = Message::Summary(SummaryMessage { episode, steps: 1, reward_sum: 0.5, gram, feature_sum });
         let mut frame = vec![0; 4 * FRAME];
-        let length = identity.encode(&message, &mut frame).expect("it has room");
+        let length = identity.encode(&message, &mut frame).expect("the buffer is large enough");
         frame.truncate(length);
         frame
     }

@@ -1,5 +1,5 @@
-//! The store's contract on a disk that stops at any operation: what was promised is there, whole and in order, and of what
-//! was under way all or nothing.
+//! Crash consistency of the store on a disk that stops or fails at any operation. Commits are durable and in order; a commit
+//! in flight is kept as a whole or not at all.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,18 +13,18 @@ use fedbandit::service::worker::commit_and_tick;
 use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit_core::wire::{Message, SummaryMessage, max_frame_len};
 
-use super::disk::{Change, Disk, Tail, Trouble, after_power_cut};
+use super::disk::{Change, Disk, DiskFault, Tail, after_power_cut};
 use crate::harness::test_rng::TestRng;
 use crate::measure::record::{self, thousands};
 
-/// A step of a store's life.
+/// A commit of the test.
 #[derive(Clone, Debug)]
 enum Step {
     Append(Vec<Vec<u8>>),
     Value(&'static str, Vec<u8>),
 }
 
-/// What a store holds.
+/// Contents of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
     events: Vec<Vec<u8>>,
@@ -33,50 +33,50 @@ struct Content {
 
 const NAMES: [&str; 2] = ["boot", "terms"];
 
-/// How much is tried.
+/// Extent of the test.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Steps of the store's life.
+    /// Number of commits.
     pub steps: usize,
-    /// Of the cut points, every so many-th is tried.
+    /// Interval between tested operations; 1 tests all.
     pub every: usize,
-    /// Of the cut points, every so many-th is followed by cuts at each operation of the recovery.
+    /// Interval between power cuts whose recovery is cut at every operation, too.
     pub recoveries: usize,
 }
 
-/// What a test can wait for.
+/// Extent for every run of the tests.
 pub const SHORT: Extent = Extent { steps: 30, every: 7, recoveries: 61 };
-/// Every operation.
+/// All operations.
 pub const ALL: Extent = Extent { steps: 150, every: 1, recoveries: 40 };
 
-/// What was tried.
+/// Numbers of tested faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
-    /// Operations after which the power went.
+    /// Power cuts.
     pub cuts: usize,
-    /// Disks that were opened again.
+    /// Reopened disks.
     pub images: usize,
-    /// Cuts during a recovery.
+    /// Power cuts during a recovery.
     pub recoveries: usize,
-    /// Operations that failed with an error.
+    /// Failed operations of the store.
     pub errors: usize,
-    /// The same under a service.
+    /// Failed operations of the store of a service.
     pub service_errors: usize,
 }
 
-/// The command.
+/// Runs the command. With `write`, records its table.
 ///
 /// # Errors
 /// As [`check`].
 pub fn run(extent: Extent, write: bool) -> Result<String, String> {
     let tried = check(1, extent)?;
     let rows = [
-        ("power cuts, after every change to the disk", tried.cuts),
-        ("power cuts during a recovery, at every operation of it", tried.recoveries),
-        ("operations of the store that fail, by error or for want of room, each", tried.errors),
-        ("operations of the service's store that fail, the same", tried.service_errors),
-        ("disks that were opened again and had what was promised", tried.images),
-        ("disks that had not", 0),
+        ("power cuts, one after every change of the disk", tried.cuts),
+        ("power cuts during a recovery, one at every operation", tried.recoveries),
+        ("failed operations of the store, by I/O error and by a full disk", tried.errors),
+        ("failed operations of the store of a service", tried.service_errors),
+        ("reopened disks with all commits", tried.images),
+        ("reopened disks that lack a commit", 0),
     ];
     let rows = rows.map(|(what, number)| format!("| {what} | {} |\n", thousands(number as u64))).concat();
     let text = format!("| {} commits | |\n|---|---:|\n{rows}", extent.steps);
@@ -86,10 +86,10 @@ pub fn run(extent: Extent, write: bool) -> Result<String, String> {
     Ok(text)
 }
 
-/// Tries it all. An error says what did not hold.
+/// Tests every fault within an extent.
 ///
 /// # Errors
-/// The contract does not hold.
+/// The store violates its contract.
 pub fn check(seed: u64, extent: Extent) -> Result<Tried, String> {
     let mut rng = TestRng::new(seed, 1);
     let steps: Vec<Step> = (0..extent.steps).map(|number| step(number, &mut rng)).collect();
@@ -105,7 +105,7 @@ fn step(number: usize, rng: &mut TestRng) -> Step {
         let name = *rng.pick(&NAMES);
         return Step::Value(name, vec![number as u8; rng.within(4, 600) as usize]);
     }
-    // A commit of a quiet fleet, or of a busy one.
+    // A large commit of a busy fleet, or a small one.
     let (most, longest) = if rng.per_mille(100) { (60, 3_000) } else { (4, 200) };
     let events = (0..rng.within(1, most)).map(|_| {
         let mut event = (number as u64).to_le_bytes().to_vec();
@@ -115,8 +115,8 @@ fn step(number: usize, rng: &mut TestRng) -> Step {
     Step::Append(events.collect())
 }
 
-/// Lives through all steps, or until the store fails. After each step that was promised to be safe there is a mark.
-fn live(disk: &Disk, steps: &[Step]) -> (usize, Result<(), String>) {
+/// Commits all steps, or until the store fails, with a mark on the disk after each. Returns the number of commits.
+fn commit(disk: &Disk, steps: &[Step]) -> (usize, Result<(), String>) {
     let mut promised = 0;
     let mut attempt = || {
         let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
@@ -158,30 +158,33 @@ fn read(store: &File) -> Result<Content, String> {
     Ok(content)
 }
 
-/// Opens a disk again: it must hold the promised steps, or one more, and be fit for use.
+/// Reopens a disk: it must have the committed steps, or one more, and accept another commit.
 fn reopen(disk: &Disk, steps: &[Step], promised: usize) -> Result<(), String> {
     let attempt = || {
-        let mut store = File::on(disk.clone()).map_err(|error| format!("it does not open: {error}"))?;
+        let mut store = File::on(disk.clone()).map_err(|error| format!("the store does not open: {error}"))?;
         let found = read(&store)?;
         let one_more = (promised + 1).min(steps.len());
         if found != content(&steps[..promised]) && found != content(&steps[..one_more]) {
-            return Err(format!("{} events are there, of {promised} or {one_more} steps", found.events.len()));
+            return Err(format!(
+                "{} events found, which are not those of {promised} or {one_more} steps",
+                found.events.len()
+            ));
         }
-        store.append(&[b"more".to_vec()]).map_err(|error| format!("it takes nothing more: {error}"))
+        store.append(&[b"more".to_vec()]).map_err(|error| format!("the store refuses another commit: {error}"))
     };
     catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Err(format!("it panics: {}", text.unwrap_or_default()))
+        Err(format!("panicked: {}", text.unwrap_or_default()))
     })
 }
 
-/// The power goes after every change that was made to the disk, with every kind of tail.
+/// Cuts the power after every change of the disk, with every kind of tail.
 fn cut_everywhere(steps: &[Step], extent: Extent, rng: &mut TestRng, tried: &mut Tried) -> Result<(), String> {
     let disk = Disk::with_store();
     let mut image = disk.image();
     disk.record();
-    live(&disk, steps).1?;
+    commit(&disk, steps).1?;
     disk.stop();
     let (mut tail, mut promised) = (Vec::new(), 0);
     for (at, change) in disk.recorded().into_iter().enumerate() {
@@ -210,7 +213,7 @@ fn cut_everywhere(steps: &[Step], extent: Extent, rng: &mut TestRng, tried: &mut
     Ok(())
 }
 
-/// The power goes again at every operation of a recovery.
+/// Cuts the power again at every operation of a recovery.
 fn cut_recovery(
     left: &[u8],
     steps: &[Step],
@@ -220,60 +223,61 @@ fn cut_recovery(
 ) -> Result<(), String> {
     for operation in 0.. {
         let disk = Disk::with(left.to_vec());
-        disk.expect(operation, Trouble::PowerCut);
+        disk.inject(operation, DiskFault::PowerCut);
         let opened = catch_unwind(AssertUnwindSafe(|| File::on(disk.clone()).map(drop)));
         if opened.is_err() {
-            return Err(format!("it panics at operation {operation} of its recovery"));
+            return Err(format!("panicked at operation {operation} of the recovery"));
         }
-        if !disk.had_trouble() {
+        if !disk.had_fault() {
             return Ok(());
         }
         tried.recoveries += 1;
         for kind in Tail::ALL {
             tried.images += 1;
             let again = disk.after_power_cut(kind, rng);
-            reopen(&again, steps, promised)
-                .map_err(|why| format!("and again at operation {operation} of the recovery, tail {kind:?}: {why}"))?;
+            reopen(&again, steps, promised).map_err(|why| {
+                format!("second power cut at operation {operation} of the recovery, tail {kind:?}: {why}")
+            })?;
         }
     }
     Ok(())
 }
 
-/// Every operation fails once, with an error or for want of room.
+/// Fails every operation once, by I/O error and by a full disk.
 fn fail_everywhere(steps: &[Step], extent: Extent, rng: &mut TestRng, tried: &mut Tried) -> Result<(), String> {
-    for trouble in [Trouble::Error, Trouble::Full] {
+    for fault in [DiskFault::Error, DiskFault::Full] {
         for operation in (0..).step_by(extent.every) {
             let disk = Disk::with_store();
-            disk.expect(operation, trouble);
-            let lived = catch_unwind(AssertUnwindSafe(|| live(&disk, steps)));
-            let Ok((promised, outcome)) = lived else {
-                return Err(format!("{trouble:?} at operation {operation}: it panics"));
+            disk.inject(operation, fault);
+            let committed = catch_unwind(AssertUnwindSafe(|| commit(&disk, steps)));
+            let Ok((promised, outcome)) = committed else {
+                return Err(format!("{fault:?} at operation {operation}: panicked"));
             };
-            if !disk.had_trouble() {
+            if !disk.had_fault() {
                 break;
             }
             tried.errors += 1;
             if outcome.is_ok() && promised < steps.len() {
-                return Err(format!("{trouble:?} at operation {operation}: nobody is told"));
+                return Err(format!("{fault:?} at operation {operation}: the error is not reported"));
             }
             for kind in Tail::ALL {
                 tried.images += 1;
                 let again = disk.after_power_cut(kind, rng);
                 reopen(&again, steps, promised)
-                    .map_err(|why| format!("{trouble:?} at operation {operation}, tail {kind:?}: {why}"))?;
+                    .map_err(|why| format!("{fault:?} at operation {operation}, tail {kind:?}: {why}"))?;
             }
         }
     }
     Ok(())
 }
 
-/// Agents and episodes of the service whose disk fails.
+/// Agents and episodes of the service on a failing disk.
 const AGENTS: u32 = 3;
 const EPISODES: u32 = 6;
 
-/// A service that lives through all its episodes, or until its store fails. What it acknowledged is told.
+/// Runs a service through all its episodes, or until its store fails. Adds its acknowledgements to `acknowledged`.
 fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> {
-    let master = MasterKey::from_bytes(&[5; 32]).ok_or("no master")?;
+    let master = MasterKey::from_bytes(&[5; 32]).ok_or("invalid master key")?;
     let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
     let registry = Registry { run: 1, dimension: 2, devices: (1..=AGENTS).map(enrolled).collect() };
     let config =
@@ -297,27 +301,27 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
             }
         }
     }
-    if service.is_finished() { Ok(()) } else { Err("its episodes are not over".into()) }
+    if service.is_finished() { Ok(()) } else { Err("the run is not over".into()) }
 }
 
-/// Every operation of a service's store fails once. The service ends with an error; started again it has all that it
-/// acknowledged, and comes to its end.
+/// Fails every operation of a service's store once. The service must end with an error. After a restart it must have all
+/// acknowledged summaries, and complete its run.
 fn fail_service_everywhere(extent: Extent, rng: &mut TestRng, tried: &mut Tried) -> Result<(), String> {
-    for trouble in [Trouble::Error, Trouble::Full] {
+    for fault in [DiskFault::Error, DiskFault::Full] {
         for operation in (0..).step_by(extent.every) {
             let disk = Disk::with_store();
-            disk.expect(operation, trouble);
+            disk.inject(operation, fault);
             let mut acknowledged = Vec::new();
             let outcome = serve(&disk, &mut acknowledged);
-            if !disk.had_trouble() {
+            if !disk.had_fault() {
                 outcome?;
                 break;
             }
-            let failed = |why: String| format!("{trouble:?} at operation {operation} of a service: {why}");
+            let failed = |why: String| format!("{fault:?} at operation {operation} of a service: {why}");
             tried.service_errors += 1;
             let done = acknowledged.len() == (AGENTS * EPISODES) as usize;
             if outcome.is_ok() && !done {
-                return Err(failed("it goes on".into()));
+                return Err(failed("the service continues".into()));
             }
             for kind in Tail::ALL {
                 tried.images += 1;
@@ -333,9 +337,10 @@ fn fail_service_everywhere(extent: Extent, rng: &mut TestRng, tried: &mut Tried)
                     .map_err(|error| failed(error.to_string()))?;
                 drop(store);
                 if let Some(lost) = acknowledged.iter().find(|pair| !stored.contains(pair)) {
-                    return Err(failed(format!("tail {kind:?}: {lost:?} was acknowledged and is lost")));
+                    return Err(failed(format!("tail {kind:?}: {lost:?} is acknowledged but lost")));
                 }
-                serve(&again, &mut Vec::new()).map_err(|why| failed(format!("tail {kind:?}, started again: {why}")))?;
+                serve(&again, &mut Vec::new())
+                    .map_err(|why| failed(format!("tail {kind:?}, after a restart: {why}")))?;
             }
         }
     }

@@ -180,9 +180,10 @@ impl Running {
 
     /// Reads lines up to this one. Returns false if the program ends before.
     pub fn wait_for_line(&mut self, expected: &str) -> bool {
-        while let Some(line) = self.output.next() {
+        for line in self.output.by_ref() {
+            let found = line == expected;
             self.lines.push(line);
-            if self.lines.last().is_some_and(|line| line == expected) {
+            if found {
                 return true;
             }
         }

@@ -1,4 +1,4 @@
-//! What the agent costs on a microcontroller: measured, held to limits, and compared with the numbers on record.
+//! Cost of the agent on a microcontroller: measured, held to limits, and compared with the recorded numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,42 +12,42 @@ use crate::harness::firmware::{self, BOARDS, Board, Program};
 use crate::harness::repository;
 use crate::measure::record::{between, thousands};
 
-/// Processor, dimension, quantity.
+/// Core, dimension, quantity.
 type Key = (String, usize, String);
 
-/// Numbers by processor, dimension and quantity, and the compiler that they hold for.
+/// Numbers by core, dimension and quantity, with one compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     compiler: String,
     values: BTreeMap<Key, u64>,
 }
 
-/// The dimensions of the table.
+/// Dimensions of the tables.
 const DIMENSIONS: [usize; 3] = [8, 16, 32];
 
-/// The processors, in the order of the tables.
+/// Cores, in the order of the tables.
 const CORES: [&str; 4] = ["M4F", "M33", "M3", "M0"];
 
-/// The code of an M0 on a board with room for all dimensions: its M3 executes the M0's instructions, too. Of those dimensions
-/// that fit the micro:bit, it must tell the same.
+/// Code for the M0 on a board with enough RAM for all dimensions, whose M3 executes the same instructions. For dimensions
+/// that fit into the micro:bit, both boards must agree.
 const ROOMY_M0: Board = Board { machine: "mps2-an385", target: "thumbv6m-none-eabi", core: "M0" };
 
-/// What two boards may differ by: the clocks differ, and each is read to a tick, a third of an instruction per call at the most.
+/// Tolerance between two boards. Each clock is read to a tick, at most a third of an instruction per call.
 const CLOCK_ERROR: u64 = 1;
 
-/// The actions per step in the firmware's sizing table.
+/// Actions per step in the sizing table of the firmware.
 const ACTIONS: usize = 10;
 
-/// The dimension of the `device` program.
+/// Dimension of the program `device`.
 const DEVICE_DIMENSION: usize = 8;
 
-/// The stack of each call of the agent; the table shows the worst.
+/// Stack of each call of the agent; the table shows the maximum.
 const AGENT_STACKS: [&str; 3] = ["stack_begin", "stack_select", "stack_record"];
 
-/// The stack of writing and reading a frame.
+/// Stack of encoding and decoding a frame.
 const FRAME_STACKS: [&str; 2] = ["stack_encode", "stack_decode"];
 
-/// The most that a quantity may be on a Cortex-M4F, for dimensions 8, 16 and 32.
+/// Limits on a Cortex-M4F, for dimensions 8, 16 and 32.
 const LIMITS: [(&str, [u64; 3]); 4] = [
     // 1.2 times two packed triangles and two vectors of f32.
     ("state_bytes", [422, 1_459, 5_376]),
@@ -57,10 +57,10 @@ const LIMITS: [(&str, [u64; 3]); 4] = [
 ];
 
 impl Budget {
-    /// Builds and runs the `budget` program, and measures the code of `agent_size` and the whole of `device`.
+    /// Runs the program `budget`, and measures the size of `agent_code` and `device`.
     ///
     /// # Errors
-    /// A program does not build, or did not run to its end.
+    /// A program does not build, or fails.
     pub fn measure() -> Result<Self, String> {
         let mut budget = Self { compiler: compiler()?, values: BTreeMap::new() };
         for board in BOARDS.into_iter().filter(|board| board.machine != "netduinoplus2") {
@@ -78,12 +78,12 @@ impl Budget {
         let run = firmware::run(board, &elf, &["-icount", "shift=0"])?;
         for line in run.proven("done").map_err(|error| format!("{board:?}: {error}"))? {
             let fields: Vec<_> = line.split(' ').collect();
-            let [dimension, quantity, value] = fields[..] else { return Err(format!("not a measurement: {line}")) };
+            let [dimension, quantity, value] = fields[..] else { return Err(format!("invalid measurement '{line}'")) };
             let key = (board.core.to_owned(), dimension.parse().map_err(|_| line)?, quantity.to_owned());
             let value: u64 = value.parse().map_err(|_| line)?;
             let before = *self.values.entry(key).or_insert(value);
             if before.abs_diff(value) > CLOCK_ERROR {
-                return Err(format!("{line} on {}, but {before} on another board with the same code", board.machine));
+                return Err(format!("{line} on {}, but {before} on another board with the same core", board.machine));
             }
         }
         Ok(())
@@ -111,14 +111,14 @@ impl Budget {
 
     fn get(&self, core: &str, dimension: usize, quantity: &str) -> Result<u64, String> {
         let value = self.values.get(&(core.to_owned(), dimension, quantity.to_owned()));
-        value.copied().ok_or_else(|| format!("no {quantity} at D = {dimension} on {core}"))
+        value.copied().ok_or_else(|| format!("{quantity} at D = {dimension} on {core} was not measured"))
     }
 
     fn worst(&self, core: &str, dimension: usize, quantities: &[&str]) -> Result<u64, String> {
         quantities.iter().try_fold(0, |worst: u64, quantity| Ok(worst.max(self.get(core, dimension, quantity)?)))
     }
 
-    /// What `begin` takes of the stack beyond its matrix: the least and the most.
+    /// Returns the minimum and maximum stack of `begin` beyond its matrix.
     fn begin_stack(&self) -> Result<[u64; 2], String> {
         let mut range = [u64::MAX, 0];
         for (core, dimension) in CORES.into_iter().flat_map(|core| DIMENSIONS.map(|dimension| (core, dimension))) {
@@ -128,22 +128,24 @@ impl Budget {
         Ok(range)
     }
 
-    /// What is above its limit, a sentence each.
+    /// Describes each quantity above its limit.
     pub fn over_limit(&self) -> Vec<String> {
         let mut over = Vec::new();
         for (quantity, limits) in LIMITS {
             for (dimension, limit) in DIMENSIONS.into_iter().zip(limits) {
                 match self.get("M4F", dimension, quantity) {
                     Ok(value) if value <= limit => {}
-                    value => over.push(format!("{quantity} at D = {dimension} is {value:?}, the limit is {limit}")),
+                    value => {
+                        over.push(format!("{quantity} at D = {dimension} is {value:?}, above the limit of {limit}"))
+                    }
                 }
             }
         }
         over
     }
 
-    /// How `self` differs from the numbers on record by more than 1 % or 2, which is what the path of the checkout can do through the order
-    /// of functions; none if the record is of another compiler, whose code differs anyway.
+    /// Describes each difference from the record of more than 1 % or 2, the effect that the path of the checkout can have on
+    /// the order of functions. Returns none if the record is from another compiler, whose code differs anyway.
     pub fn differences(&self, recorded: &Self) -> Option<Vec<String>> {
         if self.compiler != recorded.compiler {
             return None;
@@ -155,12 +157,12 @@ impl Budget {
         });
         Some(
             changed
-                .map(|key| format!("{key:?}: {:?}, on record {:?}", self.values.get(key), recorded.values.get(key)))
+                .map(|key| format!("{key:?}: {:?}, recorded {:?}", self.values.get(key), recorded.values.get(key)))
                 .collect(),
         )
     }
 
-    /// The numbers as lines `core,dimension,quantity,value` below a line that names the compiler.
+    /// Formats the numbers as lines `core,dimension,quantity,value`, below a line with the compiler.
     pub fn to_csv(&self) -> String {
         let mut csv = format!("# {}\ncore,dimension,quantity,value\n", self.compiler);
         for ((core, dimension, quantity), value) in &self.values {
@@ -169,13 +171,14 @@ impl Budget {
         csv
     }
 
-    /// Reads what [`to_csv`](Self::to_csv) wrote.
+    /// Parses the format of [`to_csv`](Self::to_csv).
     ///
     /// # Errors
-    /// The first line that is none.
+    /// A line is invalid.
     pub fn from_csv(csv: &str) -> Result<Self, String> {
         let mut lines = csv.lines();
-        let compiler = lines.next().and_then(|line| line.strip_prefix("# ")).ok_or("no compiler in the first line")?;
+        let compiler =
+            lines.next().and_then(|line| line.strip_prefix("# ")).ok_or("the first line lacks the compiler")?;
         let mut values = BTreeMap::new();
         for line in lines.skip(1) {
             let fields: Vec<_> = line.split(',').collect();
@@ -186,10 +189,10 @@ impl Budget {
         Ok(Self { compiler: compiler.to_owned(), values })
     }
 
-    /// The tables of `core/README.md`.
+    /// Formats the tables of `core/README.md`.
     ///
     /// # Errors
-    /// A number that they show was not measured.
+    /// A number was not measured.
     pub fn to_table(&self) -> Result<String, String> {
         let mut table = String::from(
             "| D | core | state RAM | worst stack | `select`, per arm | `record` | `begin` | `encode` | `decode` | agent code |\n\
@@ -235,10 +238,10 @@ impl Budget {
         Ok(table)
     }
 
-    /// The table of the project's README: the agent on a Cortex-M4F.
+    /// Formats the table of the project's README: the agent on a Cortex-M4F.
     ///
     /// # Errors
-    /// A number that it shows was not measured.
+    /// A number was not measured.
     pub fn to_short_table(&self) -> Result<String, String> {
         let mut table = String::from(
             "| D | state RAM | worst stack | instructions per arm of `select` | per `record` | flash |\n|---|---|---|---|---|---|\n",
@@ -252,10 +255,10 @@ impl Budget {
         Ok(table)
     }
 
-    /// The table of the firmware's README: the RAM of a device, by dimension and summaries that may wait.
+    /// Formats the table of the firmware's README: RAM of a device by dimension and window.
     ///
     /// # Errors
-    /// A number that it needs was not measured.
+    /// A number was not measured.
     pub fn to_sizing_table(&self) -> Result<String, String> {
         let [_, most] = self.begin_stack()?;
         let rows = [
@@ -274,7 +277,7 @@ impl Budget {
     }
 }
 
-/// The RAM of a device with `window` summaries that may wait, when `begin` takes `beyond` bytes of stack beyond its matrix.
+/// Formats the RAM of a device with a window, if `begin` takes `beyond` bytes of stack beyond its matrix.
 fn sizing_row<const D: usize>(window: usize, beyond: u64) -> String {
     let frame = max_frame_len(D);
     let queue = if D > 8 { 2 * frame } else { 512 };
@@ -289,10 +292,10 @@ fn sizing_row<const D: usize>(window: usize, beyond: u64) -> String {
     format!("| {} | {fits} |\n", cells.into_iter().map(thousands).collect::<Vec<_>>().join(" | "))
 }
 
-/// Measures; then compares with the record, or with `write` replaces it and the tables of the READMEs.
+/// Measures, and compares with the record. With `write`, replaces the record and the tables in the READMEs.
 ///
 /// # Errors
-/// Something is above its limit or differs from the record, a sentence each.
+/// A number exceeds its limit, or differs from the record.
 pub fn check(write: bool) -> Result<String, String> {
     let budget = Budget::measure()?;
     let record = repository().join("core/budget.csv");
@@ -309,7 +312,7 @@ pub fn check(write: bool) -> Result<String, String> {
         let path = repository().join(readme);
         let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
         let shown = between(&text, "budget", "./ci.sh budget --write", &table)
-            .ok_or_else(|| format!("no place for the table in {readme}"))?;
+            .ok_or_else(|| format!("{readme} lacks the marks of the table"))?;
         if write {
             fs::write(&path, shown).map_err(|error| error.to_string())?;
         } else if shown != text {
@@ -321,7 +324,7 @@ pub fn check(write: bool) -> Result<String, String> {
             wrong.extend(differences);
             String::new()
         }
-        None => format!("\nThe record is of {}: only the limits were checked.\n", recorded.compiler),
+        None => format!("\nThe record is from {}: only the limits were checked.\n", recorded.compiler),
     };
     if wrong.is_empty() { Ok(budget.to_table()? + &note) } else { Err(wrong.join("\n")) }
 }
@@ -330,17 +333,17 @@ fn program<'a>(bin: &'a str, board: Board, profile: &'a str, dimension: Option<u
     Program { dimension, ..Program::new(bin, board, profile) }
 }
 
-/// The version of the compiler that builds the firmware.
+/// Returns the version of the compiler that builds the firmware.
 fn compiler() -> Result<String, String> {
     let mut rustc = Command::new("rustc");
     if let Some(toolchain) = std::env::var_os("FEDBANDIT_EMBEDDED_TOOLCHAIN") {
         rustc.env("RUSTUP_TOOLCHAIN", toolchain);
     }
-    let output = rustc.arg("--version").output().map_err(|error| format!("rustc does not start: {error}"))?;
+    let output = rustc.arg("--version").output().map_err(|error| format!("cannot start rustc: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The matrix that `begin` factorises on its stack, and two vectors of f32.
+/// Bytes of the matrix that `begin` factorises on its stack, and of two vectors.
 fn matrix_bytes(dimension: usize) -> u64 {
     4 * (dimension * dimension + 2 * dimension) as u64
 }

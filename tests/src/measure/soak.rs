@@ -55,9 +55,9 @@ fn table(first: u64, count: u64, outcome: &Outcome) -> String {
         ("summaries stored", outcome.summaries),
         ("acknowledgements and models checked", outcome.checked),
         ("starts of the service", outcome.starts),
-        ("starts and commits ended by the disk", outcome.troubles),
+        ("starts and commits ended by the disk", outcome.disk_faults),
         ("restarts of devices", outcome.restarts),
-        ("frames lost, duplicated or damaged", outcome.harmed),
+        ("frames lost, duplicated or damaged", outcome.frame_faults),
         ("frames of hostile devices", outcome.abuses),
         ("simulated hours", outcome.seconds / 3_600),
     ];

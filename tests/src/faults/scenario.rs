@@ -1,0 +1,532 @@
+//! One scenario: service, devices, network and disk on a simulated clock.
+
+use std::collections::BTreeMap;
+
+use fedbandit::algorithm::{Admission, Level};
+use fedbandit::algorithm::{ControllerConfig, Episodes};
+use fedbandit::config::{AggregatorName, Privacy, RewardKind, RunConfig};
+use fedbandit::privacy::Plan;
+use fedbandit::privacy::calibration::Mechanism;
+use fedbandit::service::MasterKey;
+use fedbandit::service::store::Store;
+use fedbandit::service::store::file::File;
+use fedbandit::service::worker::commit_and_tick;
+use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
+use fedbandit::service::{Link, StateMachine};
+use fedbandit_core::wire::cobs;
+
+use super::disk::{Disk, DiskFault, Tail};
+use super::oracle::{Oracle, RunTerms, Violation, Watched};
+use super::simulated_device::{Device, Role};
+use super::{D, FRAME, Outcome};
+use crate::harness::test_rng::TestRng;
+
+/// Steps of an episode.
+const EPISODE_LEN: u32 = 4;
+/// Resolution of the simulated clock, in milliseconds.
+const STEP: u64 = 20;
+/// Simulated time after the last fault by which the run must complete: an hour. Devices retry at least every minute.
+const RECOVERY_LIMIT: u64 = 3_600_000;
+/// Stored noise key of private runs, the same for all. Runs differ by their number.
+const NOISE_KEY: &str = "4bfa4ba3fac43910da9491d8bc8f79e7a2c185c44346315345e3c5da5f1c9526\
+                         93970254d7b48f8302883feb43098f42837800c1d9dee254c2cbaf8d7e951706";
+
+/// Fault rates per mille.
+#[derive(Debug)]
+struct Rates {
+    lost: u64,
+    duplicated: u64,
+    damaged: u64,
+    /// Maximum delay of a frame, in milliseconds.
+    delay: u64,
+    cut_off: u64,
+    reconnect: u64,
+    device_restart: u64,
+    crash: u64,
+    disk: u64,
+    jump: u64,
+    abuse: u64,
+}
+
+impl Rates {
+    /// Draws the rates of a scenario; some are zero.
+    fn draw(rng: &mut TestRng) -> Self {
+        let mut up_to = |most: u64| if rng.per_mille(300) { 0 } else { rng.below(most + 1) };
+        Self {
+            lost: up_to(300),
+            duplicated: up_to(200),
+            damaged: up_to(100),
+            delay: up_to(4_000),
+            cut_off: up_to(3),
+            reconnect: up_to(5),
+            device_restart: up_to(3),
+            crash: up_to(8),
+            disk: up_to(15),
+            jump: up_to(2),
+            abuse: up_to(300),
+        }
+    }
+}
+
+pub(super) struct Scenario {
+    rng: TestRng,
+    rates: Rates,
+    now: u64,
+    /// Time of the last fault.
+    quiet_from: u64,
+    config: RunConfig,
+    registry: Registry,
+    master: MasterKey,
+    timing: StartOptions,
+    oracle: Oracle,
+    disk: Disk,
+    controller: Option<Controller>,
+    /// Time at which a stopped service starts again.
+    start_at: u64,
+    devices: Vec<Device>,
+    /// By device: its link, and the time until which it is disconnected.
+    links: Vec<(Link, u64)>,
+    next_link: u64,
+    /// Packets in flight, by time of arrival.
+    in_flight: BTreeMap<(u64, u64), Packet>,
+    sent: u64,
+    trace: Trace,
+    outcome: Outcome,
+}
+
+struct Controller {
+    service: StateMachine,
+    store: File,
+    started: u64,
+    /// Offset of its clock, in milliseconds.
+    ahead: u64,
+    /// Frame decoders by link.
+    decoders: BTreeMap<Link, cobs::Decoder<FRAME>>,
+}
+
+struct Packet {
+    device: usize,
+    link: Link,
+    up: bool,
+    bytes: Vec<u8>,
+}
+
+/// Hash of all events, which are printed if `verbose`.
+struct Trace {
+    hash: u64,
+    verbose: bool,
+}
+
+impl Trace {
+    fn note(&mut self, now: u64, what: impl FnOnce() -> String, bytes: &[u8]) {
+        if self.verbose {
+            let hex: String = bytes.iter().take(48).map(|byte| format!("{byte:02x}")).collect();
+            println!("{now:>8} {} {hex}", what());
+        }
+        // FNV-1a.
+        for byte in now.to_le_bytes().iter().chain(bytes) {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
+impl Scenario {
+    pub(super) fn new(seed: u64, verbose: bool) -> Result<Self, Violation> {
+        let mut rng = TestRng::new(seed, 0);
+        let agents = rng.within(3, 9) as u32;
+        let run = (seed & 0xffff_ffff) as u32;
+        let master = MasterKey::from_bytes(&[7; 32]).ok_or("invalid master key")?;
+        let hostile = rng.below(u64::from(agents).div_ceil(2)) as u32;
+        let devices: Vec<Device> = (1..=agents)
+            .map(|agent| {
+                let role = match agent {
+                    _ if agent <= hostile => Role::Hostile,
+                    _ if rng.per_mille(80) => Role::Revoked,
+                    _ if rng.per_mille(300) => Role::Forgetful,
+                    _ => Role::Durable,
+                };
+                let identity = master.identity(run, agent, D as u8);
+                Device::new(identity, rng.per_mille(400), role, TestRng::new(seed, u64::from(agent)), 0)
+            })
+            .collect();
+        let enrolled = |device: &Device| EnrolledDevice {
+            agent: device.identity.agent,
+            revoked: device.role == Role::Revoked,
+            sealed: device.sealed,
+            enrolled_at: None,
+        };
+        let registry = Registry { run, dimension: D as u8, devices: devices.iter().map(enrolled).collect() };
+        let timing =
+            StartOptions { time_limit: rng.within(1, 8) * 1_000, window: rng.below(4) as u32, unix_seconds: 1_000_000 };
+        let episodes = rng.within(3, 24) as u32;
+        let config = config(&mut rng, episodes);
+        let terms = terms(&config, &registry, timing)?;
+        let oracle = Oracle::new(terms, devices.iter().map(|device| (device.identity.clone(), device.sealed)));
+        let disk = Disk::with_store();
+        let quiet_from = u64::from(episodes) * timing.time_limit * rng.within(3, 9) / 10;
+        let mut scenario = Self {
+            rates: Rates::draw(&mut rng),
+            rng,
+            now: 0,
+            quiet_from,
+            config,
+            registry,
+            master,
+            timing,
+            oracle,
+            disk,
+            controller: None,
+            start_at: 0,
+            links: vec![(Link(0), 0); devices.len()],
+            devices,
+            next_link: 1,
+            in_flight: BTreeMap::new(),
+            sent: 0,
+            trace: Trace { hash: 0xcbf2_9ce4_8422_2325, verbose },
+            outcome: Outcome::default(),
+        };
+        scenario.store_key()?;
+        if verbose {
+            println!("{agents} agents, {hostile} hostile, {episodes} episodes, {:?}", scenario.timing);
+            println!(
+                "{:?}, private: {}, {:?}",
+                scenario.config.aggregator,
+                scenario.config.privacy.is_some(),
+                scenario.rates
+            );
+        }
+        Ok(scenario)
+    }
+
+    /// Stores a fixed noise key, so that the same seed gives the same run.
+    fn store_key(&mut self) -> Result<(), Violation> {
+        let key: Vec<u8> = (0..NOISE_KEY.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&NOISE_KEY[at..at + 2], 16).unwrap_or_default())
+            .collect();
+        let mut store = File::on(self.disk.clone()).map_err(|error| error.to_string())?;
+        let mut store = Watched { store: &mut store, oracle: &mut self.oracle };
+        store.set_value("run-key", &key).map_err(|error| error.to_string())
+    }
+
+    pub(super) fn run(mut self) -> Result<Outcome, Violation> {
+        let limit = self.quiet_from + RECOVERY_LIMIT;
+        while !self.is_done() {
+            if self.now > limit {
+                return Err("the run does not complete after the last fault".into());
+            }
+            self.now += STEP;
+            if self.now >= self.quiet_from {
+                self.disk.clear_faults();
+            } else {
+                self.inject_faults();
+            }
+            self.run_devices();
+            self.deliver();
+            self.serve()?;
+        }
+        self.replay()?;
+        let (episodes, summaries) = self.oracle.counts();
+        self.outcome.episodes = episodes as u64;
+        self.outcome.summaries = summaries as u64;
+        self.outcome.checked = self.oracle.checked;
+        self.outcome.seconds = self.now / 1000;
+        self.outcome.trace = self.trace.hash;
+        Ok(self.outcome)
+    }
+
+    /// Returns true if all episodes are closed, and every honest device has an answer to each of its summaries.
+    fn is_done(&self) -> bool {
+        let honest = |device: &&Device| matches!(device.role, Role::Durable | Role::Forgetful);
+        let over = self.controller.as_ref().is_some_and(|controller| controller.service.is_finished());
+        over && self.now >= self.quiet_from && self.devices.iter().filter(honest).all(Device::is_drained)
+    }
+
+    /// Replays the stored events into a new service, which must have the same state, noise included.
+    fn replay(&mut self) -> Result<(), Violation> {
+        let Some(controller) = &self.controller else { return Ok(()) };
+        let mut copy = self.oracle.copy()?;
+        let again = start(&mut copy, &self.config, &self.registry, &self.master, self.timing, 0);
+        let again = again.map_err(|error| format!("the replay is refused: {error}"))?;
+        if !again.is_finished() {
+            return Err("the replayed run is not over".into());
+        }
+        let bits = |service: &StateMachine| -> Vec<u64> {
+            let streams = service.controller().streams();
+            streams.gram.values().iter().chain(streams.feature_sum.values()).map(|x| x.to_bits()).collect()
+        };
+        if bits(&again) != bits(&controller.service) {
+            return Err("the replay gives other streams".into());
+        }
+        Ok(())
+    }
+
+    // --- faults ---
+
+    fn inject_faults(&mut self) {
+        for index in 0..self.devices.len() {
+            if self.rng.per_mille(self.rates.cut_off) {
+                self.links[index].1 = self.now + self.rng.within(100, 20_000);
+                self.trace.note(self.now, || format!("device {index} is disconnected"), &[]);
+            }
+            if self.rng.per_mille(self.rates.reconnect) {
+                self.connect(index);
+            }
+            if self.rng.per_mille(self.rates.device_restart) {
+                self.outcome.restarts += 1;
+                self.trace.note(self.now, || format!("device {index} restarts"), &[]);
+                self.devices[index].restart(self.now);
+                self.connect(index);
+            }
+            if self.rng.per_mille(self.rates.jump) {
+                self.devices[index].ahead += self.rng.below(120_000);
+            }
+        }
+        if self.rng.per_mille(self.rates.disk) {
+            let fault = *self.rng.pick(&[DiskFault::PowerCut, DiskFault::Error, DiskFault::Full]);
+            self.disk.inject(self.rng.below(60), fault);
+        }
+        if self.controller.is_some() && self.rng.per_mille(self.rates.crash) {
+            self.crash();
+        }
+        let jump = self.rng.per_mille(self.rates.jump).then(|| self.rng.below(30_000));
+        if let (Some(controller), Some(jump)) = (&mut self.controller, jump) {
+            controller.ahead += jump;
+        }
+        if self.rng.per_mille(self.rates.jump) {
+            // The wall clock jumps forwards or backwards.
+            self.timing.unix_seconds = self.rng.below(2_000_000) as u32;
+        }
+    }
+
+    /// Kills the service, or its machine.
+    fn crash(&mut self) {
+        let tail = *self.rng.pick(&Tail::ALL);
+        self.trace.note(self.now, || format!("the service is killed, tail {tail:?}"), &[]);
+        self.disk = self.disk.after_power_cut(tail, &mut self.rng);
+        self.controller = None;
+        self.start_at = self.now + self.rng.below(4_000);
+    }
+
+    /// Gives a device a new connection.
+    fn connect(&mut self, index: usize) {
+        let (link, _) = self.links[index];
+        if let Some(controller) = &mut self.controller {
+            controller.service.remove_link(link);
+            controller.decoders.remove(&link);
+        }
+        self.links[index].0 = Link(self.next_link);
+        self.devices[index].decoder = cobs::Decoder::new();
+        self.next_link += 1;
+    }
+
+    // --- network ---
+
+    /// Sends a frame, which may be lost, duplicated, delayed or damaged.
+    fn send(&mut self, device: usize, up: bool, frame: &[u8]) {
+        let bytes: Vec<u8> = cobs::encode(frame).collect();
+        let (link, cut_off_until) = self.links[device];
+        let quiet = self.now >= self.quiet_from;
+        if !quiet && (self.now < cut_off_until || self.rng.per_mille(self.rates.lost)) {
+            self.outcome.frame_faults += 1;
+            return;
+        }
+        let copies = if !quiet && self.rng.per_mille(self.rates.duplicated) { 2 } else { 1 };
+        for copy in 0..copies {
+            let mut bytes = bytes.clone();
+            if !quiet && self.rng.per_mille(self.rates.damaged) {
+                self.outcome.frame_faults += 1;
+                damage(&mut bytes, &mut self.rng);
+            }
+            let most = if quiet { 50 } else { self.rates.delay.max(50) };
+            let delay = self.rng.within(1, most);
+            self.outcome.frame_faults += u64::from(copy > 0);
+            self.sent += 1;
+            self.in_flight.insert((self.now + delay, self.sent), Packet { device, link, up, bytes });
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(entry) = self.in_flight.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let Packet { device, link, up, bytes } = entry.remove();
+            if self.links[device].0 != link {
+                // Sent over an earlier connection.
+                continue;
+            }
+            let way = if up { "from" } else { "to" };
+            self.trace.note(self.now, || format!("{way} device {device}:"), &bytes);
+            if !up {
+                self.devices[device].receive(&bytes, self.now);
+                continue;
+            }
+            let Some(controller) = &mut self.controller else { continue };
+            let decoder = controller.decoders.entry(link).or_default();
+            for byte in bytes {
+                if let Some(frame) = decoder.push(byte) {
+                    let _ = controller.service.handle_frame(link, &mut frame.to_vec());
+                }
+            }
+        }
+    }
+
+    // --- devices ---
+
+    fn run_devices(&mut self) {
+        let mut made = Vec::new();
+        for index in 0..self.devices.len() {
+            let device = &mut self.devices[index];
+            if let Some(frame) = device.step(self.now, self.timing.time_limit, &mut made) {
+                self.send(index, true, &frame);
+                for hostile in self.devices.iter_mut().filter(|device| device.role == Role::Hostile) {
+                    hostile.overhear(&frame);
+                }
+            }
+            let device = &mut self.devices[index];
+            if device.role == Role::Hostile && self.now < self.quiet_from && self.rng.per_mille(self.rates.abuse) {
+                let (episode, agents) = (self.oracle.counts().0 as u32, self.registry.devices.len() as u32);
+                let (frame, times) = device.abuse(episode, agents, &mut made);
+                self.outcome.abuses += times;
+                (0..times).for_each(|_| self.send(index, true, &frame));
+            }
+            made.drain(..).for_each(|(agent, episode, values)| self.oracle.made(agent, episode, values));
+        }
+    }
+
+    // --- the service ---
+
+    fn serve(&mut self) -> Result<(), Violation> {
+        if self.controller.is_none() && self.now >= self.start_at {
+            self.start()?;
+        }
+        // A transport may poll at any time: no frame may depend on an event that is not stored.
+        if self.rng.per_mille(300) {
+            self.send_answers()?;
+        }
+        let Some(Controller { service, store, started, ahead, .. }) = &mut self.controller else { return Ok(()) };
+        let mut store = Watched { store, oracle: &mut self.oracle };
+        match commit_and_tick(service, &mut store, self.now - *started + *ahead) {
+            Ok(()) => self.oracle.settled(service)?,
+            Err(error) => {
+                if !self.disk.had_fault() {
+                    return Err(format!("the service ends without a disk fault: {error}"));
+                }
+                self.oracle.verdict()?;
+                // Frames that are still queued must not depend on events that are not stored.
+                while let Some(outgoing) = service.poll() {
+                    self.oracle.sent(&outgoing)?;
+                }
+                self.outcome.disk_faults += 1;
+                self.trace.note(self.now, || format!("the service ends: {error}"), &[]);
+                self.crash();
+                return Ok(());
+            }
+        }
+        self.send_answers()
+    }
+
+    /// Sends the queued frames of the service.
+    fn send_answers(&mut self) -> Result<(), Violation> {
+        while let Some(outgoing) = self.controller.as_mut().and_then(|controller| controller.service.poll()) {
+            self.oracle.sent(&outgoing)?;
+            if let Some(device) = self.links.iter().position(|(link, _)| *link == outgoing.link) {
+                self.send(device, false, &outgoing.frame);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), Violation> {
+        self.outcome.starts += 1;
+        match self.open()? {
+            Ok((service, store)) => {
+                self.trace.note(self.now, || "the service starts".into(), &[]);
+                let (started, ahead) = (self.now, 0);
+                self.controller = Some(Controller { service, store, started, ahead, decoders: BTreeMap::new() });
+                // All connections are new.
+                (0..self.devices.len()).for_each(|index| self.connect(index));
+                Ok(())
+            }
+            Err(error) if self.disk.had_fault() => {
+                self.outcome.disk_faults += 1;
+                self.trace.note(self.now, || format!("the service does not start: {error}"), &[]);
+                self.crash();
+                Ok(())
+            }
+            Err(error) => Err(format!("the service does not start: {error}")),
+        }
+    }
+
+    /// Opens the store and starts a service. A failure because of a disk fault is the inner error.
+    fn open(&mut self) -> Result<Result<(StateMachine, File), String>, Violation> {
+        let mut store = match File::on(self.disk.clone()) {
+            Ok(store) => store,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let read = self.oracle.reopened(&store);
+        if let (Err(error), true) = (&read, self.disk.had_fault()) {
+            return Ok(Err(error.clone()));
+        }
+        read?;
+        let mut watched = Watched { store: &mut store, oracle: &mut self.oracle };
+        let service = start(&mut watched, &self.config, &self.registry, &self.master, self.timing, 0);
+        Ok(service.map(|service| (service, store)).map_err(|error| error.to_string()))
+    }
+}
+
+/// Truncates, extends or changes some bytes.
+fn damage(bytes: &mut Vec<u8>, rng: &mut TestRng) {
+    match rng.below(4) {
+        0 => bytes.truncate(rng.below(bytes.len() as u64) as usize),
+        1 => bytes.extend((0..rng.within(1, 9)).map(|_| rng.below(256) as u8)),
+        _ => {
+            for _ in 0..rng.within(1, 3) {
+                let place = rng.below(bytes.len() as u64) as usize;
+                bytes[place] ^= 1 << rng.below(8);
+            }
+        }
+    }
+}
+
+fn config(rng: &mut TestRng, episodes: u32) -> RunConfig {
+    let private = rng.per_mille(400);
+    let aggregator = *rng.pick(&[AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans]);
+    // Little noise, so that a message too many or too few shows.
+    let privacy: Option<Privacy> = private.then(|| "10000,0.1".parse().expect("a valid budget"));
+    let mechanism = match rng.below(4) {
+        0 => Mechanism::Honaker,
+        1 => Mechanism::Blt,
+        _ => Mechanism::Tree,
+    };
+    RunConfig {
+        steps: episodes * EPISODE_LEN,
+        episode_len: Some(EPISODE_LEN),
+        first_episode: Some(EPISODE_LEN),
+        rewards: RewardKind::Bounded,
+        aggregator,
+        privacy,
+        mechanism,
+        ..RunConfig::default()
+    }
+}
+
+fn terms(config: &RunConfig, registry: &Registry, timing: StartOptions) -> Result<RunTerms, Violation> {
+    let text = |error: &dyn std::error::Error| error.to_string();
+    let private = config.privacy.is_some();
+    let admission = Admission::new(Level::Strict, D, EPISODE_LEN, Some(1.0), private).map_err(|error| text(&error))?;
+    let setting = ControllerConfig {
+        dimension: D as u8,
+        episodes: Episodes::new(config.steps, EPISODE_LEN, EPISODE_LEN).map_err(|error| text(&error))?,
+        level: Level::Strict,
+        reward_bound: Some(1.0),
+        window: timing.window,
+    };
+    let plan = |privacy: Privacy| Plan::new(&setting, privacy.0, config.mechanism, registry.run.into());
+    let plan = config.privacy.map(plan).transpose().map_err(|error| text(&error))?;
+    Ok(RunTerms {
+        agents: registry.devices.iter().map(|device| device.agent).collect(),
+        window: timing.window,
+        episodes: setting.episodes.count(),
+        admission,
+        plan,
+    })
+}
