@@ -25,12 +25,11 @@ fn status_of_a_copy_does_not_query_the_service_of_the_original() {
     // No episode ends during the test, so that the store is not written while it is copied.
     fleet.configure("deadline = 86400");
     let service = fleet.serve();
-    service.wait_for(|status| status["episode"] == 1);
+    let url = format!("http://{}", service.http);
+    assert_eq!(fleet.json("status --dir fleet --json")["service"], url);
     let original = fleet.path().join("fleet");
     copy(&original, &fleet.path().join("copy"));
     assert!(fs::read_to_string(fleet.path().join("copy/service")).unwrap().starts_with(&service.http));
-    let url = format!("http://{}", service.http);
-    assert_eq!(fleet.json("status --dir fleet --json")["service"], url);
     let copied = fleet.json("status --dir copy --json");
     assert_eq!((&copied["service"], &copied["episode"]), (&Value::Null, &1.into()));
     // A moved directory still has the store that the service has open.

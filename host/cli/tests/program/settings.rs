@@ -8,7 +8,7 @@ fn episodes(name: &str, file: &str, variable: Option<&str>, flags: &str) -> u64 
     fleet.configure(&format!("episode-len = 4\n{file}"));
     let mut command = fleet.command(&format!("serve --config controller.toml --log error {flags}"));
     let service = Service::start(command.envs(variable.map(|value| ("FEDBANDIT_STEPS", value))));
-    service.wait_for(|_| true)["episodes"].as_u64().unwrap()
+    service.status()["episodes"].as_u64().unwrap()
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn service_starts_without_a_file() {
     let fleet = Fleet::new("no-file", 1);
     let arguments = "--dir fleet --listen 127.0.0.1:0 --http 127.0.0.1:0 --episode-len 4 --steps 40 --log error";
     let service = Service::start(&mut fleet.command(&format!("serve {arguments}")));
-    assert_eq!(service.wait_for(|_| true)["episodes"], 10);
+    assert_eq!(service.status()["episodes"], 10);
 }
 
 #[test]
