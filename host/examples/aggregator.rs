@@ -1,6 +1,8 @@
 //! A custom aggregator against simulated attacks: the medoid, the point with the smallest mean distance from all points.
 //! `cargo run --release -p fedbandit --example aggregator`
 
+use std::fmt::Write as _;
+
 use fedbandit::aggregate::{Aggregate, AggregateError, Aggregator, Points, certify, objective};
 use fedbandit::algorithm::{Calibrated, PaperRule, Rule};
 use fedbandit::config::{AggregatorName, ConfigError, RunConfig};
@@ -23,20 +25,25 @@ fn medoid() -> Box<dyn Rule + Send> {
     Box::new(PaperRule::new(Medoid, Medoid, schedule))
 }
 
-fn main() -> Result<(), ConfigError> {
+fn output() -> Result<String, ConfigError> {
     let run = RunConfig { agents: 40, dim: 4, steps: 1024, aggregator: AggregatorName::Mean, ..RunConfig::default() };
-    println!("attack                  medoid    mean   (regret, of random choices)");
+    let mut text = String::from("attack                  medoid    mean   (regret relative to random choices)\n");
     for attack in [Attack::Collude, Attack::Huge, Attack::WeakDirection, Attack::Adaptive] {
         let config = SimulationConfig { run, attack, ..SimulationConfig::default() };
         let medoid = simulate_rule(&config, &Logs::new(), 1, &medoid, &|_| {})?.total;
         let mean = simulate(&config, &Logs::new(), 1, &|_| {})?.total;
-        println!("{attack:<20} {:7.2} % {:5.0} %", 100.0 * medoid, 100.0 * mean);
+        let _ = writeln!(text, "{attack:<20} {:7.2} % {:5.0} %", 100.0 * medoid, 100.0 * mean);
         assert!(medoid < 0.2 && mean > 5.0 * medoid, "{attack}");
     }
-    Ok(())
+    Ok(text)
+}
+
+fn main() -> Result<(), ConfigError> {
+    output().map(|text| print!("{text}"))
 }
 
 #[test]
-fn example_runs() -> Result<(), ConfigError> {
-    main()
+fn example_runs() {
+    let block = format!("--example aggregator\n{}```\n", output().unwrap());
+    assert!(include_str!("../../docs/guide/extend.md").contains(&block), "docs/guide/extend.md lacks\n{block}");
 }

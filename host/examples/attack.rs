@@ -41,14 +41,18 @@ fn regret(aggregator: impl Aggregator + Clone) -> Result<f32, Box<dyn std::error
     Ok(regret)
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn output() -> Result<String, Box<dyn std::error::Error>> {
     let (median, mean) = (regret(GeometricMedian::new(Tolerance::Relative(1e-6)))?, regret(Mean)?);
-    println!("regret per step: {median:.4} with the geometric median, {mean:.4} with the mean");
     assert!(median < 0.05 && mean > 1.0);
-    Ok(())
+    Ok(format!("regret per step: {median:.4} with the geometric median, {mean:.4} with the mean\n"))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    output().map(|text| print!("{text}"))
 }
 
 #[test]
-fn example_runs() -> Result<(), Box<dyn std::error::Error>> {
-    main()
+fn example_runs() {
+    let block = format!("--example attack\n{}```\n", output().unwrap());
+    assert!(include_str!("../../docs/guide/extend.md").contains(&block), "docs/guide/extend.md lacks\n{block}");
 }
