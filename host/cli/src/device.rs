@@ -62,7 +62,8 @@ pub(super) struct Args {
     /// Number of episodes after which the devices stop.
     #[arg(long, value_name = "K", default_value_t = 20)]
     episodes: u32,
-    /// Milliseconds to wait for a new model before reusing the last; should exceed the deadline of episodes.
+    /// Milliseconds to wait for a new model before reusing the last, and at the end for acknowledgements; should exceed the
+    /// deadline of episodes.
     #[arg(long, value_name = "MS", default_value_t = 90_000)]
     patience: u64,
     /// Environment: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE.
@@ -129,7 +130,7 @@ pub(super) struct Device {
 pub(super) struct Lifetime {
     /// Number of episodes after which the device stops.
     pub(super) episodes: u32,
-    /// Milliseconds to wait for a new model before reusing the last.
+    /// Milliseconds to wait for a new model before reusing the last, and at the end for acknowledgements.
     pub(super) patience: u64,
     /// Pause after each episode.
     pub(super) pace: Duration,
@@ -144,7 +145,7 @@ impl Lifetime {
 /// Interval at which a device is polled.
 const PULSE: Duration = Duration::from_millis(5);
 
-static COMPLAINT: Once = Once::new();
+static CONNECT_WARNING: Once = Once::new();
 
 /// Timeline of a device, kept across connections.
 struct Timeline {
@@ -170,8 +171,8 @@ pub(super) async fn run_device(device: Device, target: Target, lifetime: Lifetim
                     link.close().await;
                 }
             }
-            // Once per process, not per device.
-            Err(error) => COMPLAINT.call_once(|| eprintln!("device {agent}: cannot connect, retrying: {error}")),
+            // Reported once per process, not per device.
+            Err(error) => CONNECT_WARNING.call_once(|| eprintln!("device {agent}: cannot connect, retrying: {error}")),
         }
         if is_over(&*device, lifetime, timeline.finished) {
             return [timeline.half, device.progress()];
