@@ -83,7 +83,7 @@ fn every_target_is_a_libfuzzer_target() {
     let programs = manifest["bin"].as_array().unwrap();
     assert_eq!(programs.iter().map(|program| program["name"].as_str().unwrap()).collect::<BTreeSet<_>>(), names);
     for name in &names {
-        let call = format!("fedbandit_tests::targets::run(\"{name}\", data)");
+        let call = format!("fedbandit_tests::fuzz::run(\"{name}\", data)");
         assert!(read(&format!("{FUZZ}/fuzz_targets/{name}.rs")).contains(&call), "fuzz target {name} lacks {call}");
     }
 }
