@@ -1,5 +1,5 @@
-//! The geometric median against a reference in double-double arithmetic, on rows that are hard on it.
-// `!(x <= limit)` refuses a NaN together with what is too large.
+//! Geometric median against a double-double reference, on rows that are hard to solve.
+// `!(x <= limit)` rejects NaN as well as large values.
 #![allow(clippy::neg_cmp_op_on_partial_ord)]
 
 use crate::reference::families::{self, Make, below, normal, normals, shuffle, uniform};
@@ -13,7 +13,7 @@ const TOLERANCES: [Tolerance; 5] = [
     Tolerance::Relative(1e-9),
     Tolerance::Relative(1e-12),
     Tolerance::Absolute(1e-8),
-    // The best that f64 can do.
+    // As accurate as f64 allows.
     Tolerance::Relative(0.0),
 ];
 
@@ -21,7 +21,7 @@ fn solve(points: &Points<'_>, tolerance: Tolerance) -> Aggregate {
     GeometricMedian::new(tolerance).aggregate(points).unwrap()
 }
 
-/// What the tolerance allows at the point that was found.
+/// Gap that the tolerance allows at the point found.
 fn allowed(points: &Points<'_>, found: &Aggregate, tolerance: Tolerance) -> f64 {
     match tolerance {
         Tolerance::Absolute(most) => most,
@@ -29,37 +29,42 @@ fn allowed(points: &Points<'_>, found: &Aggregate, tolerance: Tolerance) -> f64 
     }
 }
 
+/// Returns true if the certified gap is within the tolerance.
 fn met(points: &Points<'_>, found: &Aggregate, tolerance: Tolerance) -> bool {
     let certified = found.certified_gap;
     certified == 0.0 || certified <= allowed(points, found, tolerance)
 }
 
-/// What must be true of an answer whatever the rows are; in words, what is not.
+/// Describes every violated requirement of a solution; the requirements hold for all rows.
 fn faults(points: &Points<'_>, reference: &Reference, found: &Aggregate) -> Vec<String> {
     if !found.point.iter().all(|x| x.is_finite()) {
-        return vec!["the point is not finite".into()];
+        return vec!["point is not finite".into()];
     }
     let mut faults = Vec::new();
     let certified = found.certified_gap;
     if !(certified >= 0.0 && certified.is_finite()) {
-        faults.push(format!("certified gap {certified:e}"));
+        faults.push(format!("certified gap {certified:e} is negative or not finite"));
     }
     let Gap { most, slack } = reference.gap(&found.point);
     let radius = reference.median_radius();
-    // Certificates are no better than f64 says them; a subnormal one has fewer digits.
+    // A certificate is only as precise as its f64; a subnormal one has fewer digits.
     if !(most <= reference.units(certified) + slack) {
-        faults.push(format!("gap {:e} above {:e} radii", most / radius, reference.units(certified) / radius));
+        faults.push(format!(
+            "gap of {:e} radii exceeds the certified {:e}",
+            most / radius,
+            reference.units(certified) / radius
+        ));
     }
     if !(slack <= 1e-22 * (radius + most)) {
-        faults.push(format!("the reference itself is only good to {:e} radii", slack / radius));
+        faults.push(format!("reference is accurate only to {:e} radii", slack / radius));
     }
     let expected = mean_distance(points.values(), &found.point);
     let tiniest = (points.len() + 8) as f64 * f64::from_bits(1);
     if !((found.objective - expected).abs() <= 1e-12 * expected + tiniest) {
-        faults.push(format!("objective {:e} is not {expected:e}", found.objective));
+        faults.push(format!("objective {:e}, expected {expected:e}", found.objective));
     }
     if found.passes > 401 {
-        faults.push(format!("{} passes", found.passes));
+        faults.push(format!("{} passes, limit 401", found.passes));
     }
     faults
 }
@@ -69,15 +74,17 @@ fn bits(found: &Aggregate) -> Vec<u64> {
     numbers.map(f64::to_bits).chain([u64::from(found.passes)]).collect()
 }
 
+/// Statistics over many solves.
 #[derive(Default)]
 struct Tally {
     solves: usize,
     faults: Vec<String>,
     passes: Vec<f64>,
-    /// Certified gap over true gap, where the reference knows the latter.
+    /// Certified gap over true gap, where the reference is accurate enough to tell.
     ratios: Vec<f64>,
-    /// For each tolerance: answers that are not certified to it, and those of them that are not within it either.
+    /// Per tolerance: solutions not certified to it.
     uncertified: [usize; TOLERANCES.len()],
+    /// Per tolerance: uncertified solutions that are indeed beyond it.
     missed: [usize; TOLERANCES.len()],
 }
 
@@ -91,7 +98,7 @@ impl Tally {
             let faults = faults(points, &reference, &found);
             self.faults.extend(faults.into_iter().map(|fault| format!("{label}, {tolerance:?}: {fault}")));
             if bits(&plain) != bits(&found) {
-                self.faults.push(format!("{label}, {tolerance:?}: other bits without AVX2"));
+                self.faults.push(format!("{label}, {tolerance:?}: result differs without AVX2"));
             }
             self.passes.push(found.passes.into());
             let Gap { most, slack } = reference.gap(&found.point);
@@ -131,19 +138,19 @@ impl Tally {
         self.faults.iter().take(3).for_each(|fault| println!("    {fault}"));
     }
 
-    /// The share of the solves to tolerance `i` that were certified to it.
-    fn share(&self, i: usize) -> f64 {
+    /// Share of the solves to tolerance `i` that were certified to it.
+    fn certified_share(&self, i: usize) -> f64 {
         1.0 - self.uncertified[i] as f64 * TOLERANCES.len() as f64 / self.solves as f64
     }
 }
 
-/// The median, the 99th percentile and the largest; sorts.
+/// Sorts the values and returns the median, the 99th percentile and the maximum.
 fn quantiles(values: &mut [f64]) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     [0.5, 0.99, 1.0].map(|q| values.get(((values.len().max(1) - 1) as f64 * q) as usize).copied().unwrap_or(f64::NAN))
 }
 
-/// Mostly small sets, of all sizes modulo the blocks and lanes of the solver.
+/// Draws n and p: mostly small, and of all remainders modulo the solver's blocks and lanes.
 fn shape(rng: &mut Pcg64, round: usize) -> (usize, usize) {
     match round % 16 {
         0 => (1 + below(rng, 4), 1 + below(rng, 8)),
@@ -172,43 +179,44 @@ fn tally(families: &[(&'static str, Make)], rounds: usize) -> Tally {
     all
 }
 
-/// No certificate is broken, and they are not vacuous.
-fn certificates_hold(families: &[(&'static str, Make)], rounds: usize, least_share: f64) {
+/// Asserts that no certificate is violated and that certificates are tight.
+fn assert_certificates_hold(families: &[(&'static str, Make)], rounds: usize, least_share: f64) {
     let mut all = tally(families, rounds);
     assert!(
         all.faults.is_empty(),
-        "{} faults, such as {:#?}",
+        "{} faults, the first of which are {:#?}",
         all.faults.len(),
         &all.faults[..all.faults.len().min(9)]
     );
     let [typical, ..] = quantiles(&mut all.ratios);
-    assert!((1.0..10.0).contains(&typical), "half of the certificates are beyond {typical} times the gap");
+    assert!((1.0..10.0).contains(&typical), "median of certificate/gap is {typical}");
     for (i, tolerance) in TOLERANCES.into_iter().enumerate().take(2) {
-        assert!(all.share(i) > least_share, "{} of the solves to {tolerance:?} are certified", all.share(i));
+        let share = all.certified_share(i);
+        assert!(share > least_share, "share {share} of the solves to {tolerance:?} is certified");
     }
 }
 
 #[test]
 fn certificates_hold_on_usual_rows() {
-    certificates_hold(&families::usual(), 160, 0.96);
+    assert_certificates_hold(&families::usual(), 160, 0.96);
 }
 
 #[test]
 fn certificates_hold_on_wide_rows() {
-    certificates_hold(&families::wide(), 128, 0.97);
+    assert_certificates_hold(&families::wide(), 128, 0.97);
 }
 
 #[test]
 fn certificates_hold_on_extreme_rows() {
-    certificates_hold(&families::extreme(), 48, 0.88);
+    assert_certificates_hold(&families::extreme(), 48, 0.88);
 }
 
-/// The rows that the solver looks at first when there are more than 65, whoever sends them.
+/// Rows in the solver's initial sample, which it draws from more than 65 rows independently of their values.
 fn first_looked_at(n: usize) -> impl Iterator<Item = usize> {
     (0..33).map(move |i: u64| ((u128::from(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * n as u128) >> 64) as usize)
 }
 
-/// 1000 rows about 5, of which 33 that are looked at first collude.
+/// 1000 rows around 5, except for the 33 rows of the initial sample.
 fn with_first_rows(value: impl Fn(&mut Pcg64) -> f64) -> Points<'static> {
     let (n, p) = (1000, 4);
     let mut rng = Pcg64::seed_from_u64(33);
@@ -226,7 +234,7 @@ fn assert_sound(points: &Points<'_>, found: &Aggregate, label: &str) {
 }
 
 #[test]
-fn a_far_sample_does_not_break_the_certificate() {
+fn certificate_holds_with_far_sample() {
     for far in [1e6, 1e30, 1e99, 1e102, 1e200, 1e300] {
         let points = with_first_rows(|_| far);
         assert_sound(&points, &solve(&points, Tolerance::Relative(1e-9)), &format!("33 of 1000 rows at {far:e}"));
@@ -234,18 +242,18 @@ fn a_far_sample_does_not_break_the_certificate() {
 }
 
 #[test]
-fn a_tight_sample_does_not_stop_the_descent() {
+fn descent_continues_with_tight_sample() {
     for spread in [0.0, 1e-12, 1e-30, 1e-60, 1e-90, 1e-200] {
         let points = with_first_rows(|rng| spread * normal(rng));
         let found = solve(&points, Tolerance::Relative(1e-9));
-        assert_sound(&points, &found, &format!("{spread:e}"));
+        assert_sound(&points, &found, &format!("33 of 1000 rows within {spread:e}"));
         let certified = found.certified_gap;
         assert!(met(&points, &found, Tolerance::Relative(1e-9)), "33 of 1000 rows within {spread:e}: {certified:e}");
     }
 }
 
 #[test]
-fn a_far_warm_start_does_not_break_the_certificate() {
+fn certificate_holds_after_far_warm_start() {
     let mut rng = Pcg64::seed_from_u64(5);
     let mut oracle = GeometricMedian::new(Tolerance::Relative(1e-9));
     let far: Vec<f64> = (0..200).map(|_| 1e110 * (1.0 + 1e-12 * normal(&mut rng))).collect();
@@ -254,57 +262,57 @@ fn a_far_warm_start_does_not_break_the_certificate() {
     assert_sound(&points, &oracle.aggregate(&points).unwrap(), "after rows at 1e110");
 }
 
-/// The last row is inside the triangle of the others, and so the median. The median of each coordinate is (1, 0), from
-/// where 1e-17 is less than a rounding.
+/// The last row is inside the triangle of the others and therefore the median. Its coordinate 1e-17 is below rounding
+/// relative to the coordinate-wise median (1, 0).
 #[test]
-fn tiny_and_huge_rows_keep_their_small_coordinates() {
+fn scaled_rows_keep_their_small_coordinates() {
     let unit = [[-1.0, 0.0], [1.0, -1.0], [1.0, 1.0], [1e-17, 0.0]];
     for factor in [1.0, 1e-150, 1e150] {
         let values: Vec<f64> = unit.as_flattened().iter().map(|x| x * factor).collect();
         let points = Points::new(values, 2).unwrap();
-        assert_sound(&points, &solve(&points, Tolerance::Relative(1e-9)), &format!("{factor:e}"));
+        assert_sound(&points, &solve(&points, Tolerance::Relative(1e-9)), &format!("scale {factor:e}"));
     }
 }
 
-/// Scaled up by what the second coordinate asks for, the first one would overflow.
+/// The scale that suits the second coordinate would overflow the first.
 #[test]
-fn tiny_rows_with_a_huge_coordinate_in_common_are_solved() {
+fn tiny_rows_with_common_huge_coordinate_are_solved() {
     let mut rng = Pcg64::seed_from_u64(12);
     for common in [0.0, 1e-130, 1.0, 1e200] {
         let values: Vec<f64> =
             (0..30).flat_map(|_| [common, 1e-150 * normal(&mut rng), 1e-150 * normal(&mut rng)]).collect();
         let points = Points::new(values, 3).unwrap();
         let found = solve(&points, Tolerance::Relative(1e-9));
-        assert_sound(&points, &found, &format!("{common:e}"));
-        assert!(met(&points, &found, Tolerance::Relative(1e-9)), "{common:e}: {found:?}");
+        assert_sound(&points, &found, &format!("common coordinate {common:e}"));
+        assert!(met(&points, &found, Tolerance::Relative(1e-9)), "common coordinate {common:e}: {found:?}");
     }
 }
 
 #[test]
-fn the_objective_counts_rows_that_do_not_fit_a_scaled_copy() {
+fn objective_includes_rows_beyond_scaled_range() {
     let unit = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]].map(|row| row.map(|x| x * 1e-200));
     let points = Points::new([unit.as_flattened(), &[1e200, 0.0]].concat(), 2).unwrap();
     assert_sound(&points, &solve(&points, Tolerance::Relative(1e-9)), "one row 1e400 radii away");
 }
 
 #[test]
-fn the_reference_knows_what_is_known() {
+fn reference_matches_closed_form_medians() {
     let square = [1.0, 1.0, 1.0, -1.0, -1.0, 1.0, -1.0, -1.0];
     let reference = Reference::new(&square, 2);
     let Gap { most, slack } = reference.gap(&[0.0, 0.0]);
-    assert!(most <= slack + 1e-28 && slack < 1e-28, "{most} {slack}");
-    // Across from the centre to a corner, g rises from √2 to (2 + 2 + √8)/4.
+    assert!(most <= slack + 1e-28 && slack < 1e-28, "most {most}, slack {slack}");
+    // From the centre to a corner, g rises from √2 to (2 + 2 + √8)/4.
     let rise = reference.units(1.0 + 0.5_f64.sqrt() - 2.0_f64.sqrt());
     assert!((reference.gap(&[1.0, 1.0]).most - rise).abs() < 1e-15);
     assert_eq!(mean_distance(&square, &[0.0, 0.0]), 2.0_f64.sqrt());
-    // 120° at the first row: it is the median for all wider angles, here by a hair.
+    // 120° at the first row, the smallest angle at which it is the median.
     let reference = Reference::new(&[0.0, 0.0, 1.0, 0.0, -0.5, 0.75_f64.sqrt()], 2);
     assert!(reference.gap(&[0.0, 0.0]).most < 1e-16);
     assert!(reference.gap(&[1e-3, 1e-3]).most > 1e-8);
 }
 
 #[test]
-fn rows_that_are_not_finite_count_as_zero() {
+fn non_finite_rows_count_as_zero() {
     let mut rng = Pcg64::seed_from_u64(2);
     for round in 0..500 {
         let (n, p) = shape(&mut rng, round);
@@ -324,7 +332,7 @@ fn rows_that_are_not_finite_count_as_zero() {
 }
 
 #[test]
-fn warm_starts_are_as_good() {
+fn warm_starts_are_sound_and_certified() {
     let (mut solves, mut certified) = (0, 0);
     for seed in 0..40 {
         let mut rng = Pcg64::seed_from_u64(seed);
@@ -332,7 +340,7 @@ fn warm_starts_are_as_good() {
         let mut oracle = GeometricMedian::new(Tolerance::Relative(1e-9));
         let mut values = normals(&mut rng, n * p);
         for round in 0..20 {
-            // Now and then everything is somewhere else, and of another size.
+            // Every seventh round, all rows move far away and change scale.
             let [shift, factor] = if round % 7 == 6 { [1e3, 1e3] } else { [0.01, 1.0] };
             let drift: Vec<f64> = (0..p).map(|_| shift * normal(&mut rng)).collect();
             for row in values.chunks_exact_mut(p) {
@@ -346,11 +354,11 @@ fn warm_starts_are_as_good() {
         }
     }
     println!("{certified} of {solves} certified");
-    assert!(f64::from(certified) > 0.995 * f64::from(solves), "{certified} of {solves}");
+    assert!(f64::from(certified) > 0.995 * f64::from(solves), "only {certified} of {solves} certified");
 }
 
 #[test]
-fn a_warm_start_among_colluders_is_left() {
+fn warm_start_at_colluding_rows_is_left() {
     let tolerance = Tolerance::Relative(1e-9);
     for (seed, away) in [0.5, 3.0, 18.0, 1e3, 1e9, 1e30].into_iter().enumerate() {
         for n in [20, 60, 100, 500] {
@@ -368,8 +376,8 @@ fn a_warm_start_among_colluders_is_left() {
 }
 
 #[test]
-fn threads_and_registers_change_no_bit() {
-    // Large enough for several threads; rows that fill their vectors, and rows that do not.
+fn result_is_identical_across_threads_and_instruction_sets() {
+    // Large enough for several threads; row lengths with and without a partial vector.
     for (n, p) in [(20_000, 36), (5_000, 137)] {
         let mut rng = Pcg64::seed_from_u64(7);
         let mut values = normals(&mut rng, n * p);
@@ -388,7 +396,7 @@ fn threads_and_registers_change_no_bit() {
     }
 }
 
-/// Corrupted rows, given the honest ones.
+/// Returns corrupted rows, chosen with knowledge of the honest ones.
 fn attack(kind: usize, honest: &[f64], p: usize, count: usize, rng: &mut Pcg64) -> Vec<f64> {
     let n = (honest.len() / p) as f64;
     let mean = mean(honest, p);
@@ -412,7 +420,7 @@ fn attack(kind: usize, honest: &[f64], p: usize, count: usize, rng: &mut Pcg64) 
             12 => mean[c] + 1e-3 * side[c],
             ATTACKS => 1e200 * side[c].signum(),
             22 => 1e300 * side[c],
-            // How far is worst? These are tried one after the other.
+            // The worst distance is unknown, so several are tried.
             _ => mean[c] + 10.0_f64.powi(kind as i32 - 16) * deviation(c),
         })
         .collect();
@@ -421,7 +429,7 @@ fn attack(kind: usize, honest: &[f64], p: usize, count: usize, rng: &mut Pcg64) 
     for i in 0..count {
         match kind {
             7 => rows.extend(point.iter().map(|x| x + 1e3 * normal(rng))),
-            // Each in a direction of its own, at right angles to the others.
+            // Along the coordinate axes in turn.
             9 => rows.extend((0..p).map(|c| mean[c] + if c == i % p { 1e4 } else { 0.0 })),
             _ => rows.extend(point.iter().map(|x| x + spread * normal(rng))),
         }
@@ -429,7 +437,7 @@ fn attack(kind: usize, honest: &[f64], p: usize, count: usize, rng: &mut Pcg64) 
     rows
 }
 
-/// Attacks within the range of squares; two more are beyond it.
+/// Number of attacks whose squares are in range; two more are out of range.
 const ATTACKS: usize = 21;
 
 fn mean(values: &[f64], p: usize) -> Vec<f64> {
@@ -437,22 +445,23 @@ fn mean(values: &[f64], p: usize) -> Vec<f64> {
     (0..p).map(|c| values.iter().skip(c).step_by(p).map(|x| x / n).sum()).collect()
 }
 
-/// ‖ẑ − z0‖ over C_α(mean distance of the honest to z0 + gap).
+/// Ratio of ‖ẑ − z0‖ to the lemma's bound C_α(mean distance of the honest rows to z0 + gap).
 fn share_of_bound(found: &[f64], z0: &[f64], honest: &[f64], alpha: f64, gap: f64) -> f64 {
     let p = z0.len();
     let honest: f64 = honest.chunks_exact(p).map(|row| distance(row, z0)).sum::<f64>() / (honest.len() / p) as f64;
     distance(found, z0) / ((2.0 - 2.0 * alpha) / (1.0 - 2.0 * alpha) * (honest + gap))
 }
 
+/// Statistics of the displacement under attack.
 #[derive(Debug, Default)]
 struct Breakdown {
     checks: usize,
     solves: usize,
     certified: usize,
     broken: Vec<String>,
-    /// The largest displacement from the honest mean, as a share of the lemma's bound, of a certified answer.
+    /// Largest displacement of a certified solution from the honest mean, as a share of the lemma's bound.
     largest: f64,
-    /// How often the mean of all rows is beyond the bound.
+    /// Number of cases where the mean of all rows exceeds the bound.
     mean_broken: usize,
 }
 
@@ -502,15 +511,15 @@ impl Breakdown {
 }
 
 #[test]
-fn corrupted_rows_move_the_median_no_further_than_the_lemma_allows() {
+fn displacement_by_corrupted_rows_is_within_lemma_bound() {
     let all = Breakdown::of(0..ATTACKS);
     assert!(all.broken.is_empty(), "{:?}", all.broken);
-    assert!(all.largest > 0.15, "no attack comes near: {}", all.largest);
-    assert!(all.mean_broken > 100, "the mean should not be robust: {}", all.mean_broken);
+    assert!(all.largest > 0.15, "attacks reach only {} of the bound", all.largest);
+    assert!(all.mean_broken > 100, "mean exceeds the bound in only {} cases", all.mean_broken);
 }
 
 #[test]
-fn rows_at_the_limit_move_the_median_no_further_than_the_lemma_allows() {
+fn displacement_by_extreme_rows_is_within_lemma_bound() {
     let all = Breakdown::of([ATTACKS, ATTACKS + 1].into_iter());
     assert!(all.broken.is_empty(), "{:?}", all.broken);
 }
@@ -523,7 +532,7 @@ fn replace(n: usize, p: usize, share: f64, row: impl Fn(&mut Pcg64, usize) -> f6
     shuffle(&mut rng, values, p)
 }
 
-/// Rows in pairs about 0 and one row `off` from it.
+/// Pairs of rows symmetric around 0, and one row at distance `off` from it.
 fn pairs(n: usize, p: usize, off: f64) -> Vec<f64> {
     let mut values = normals(&mut Pcg64::seed_from_u64(6), n / 2 * p);
     values.extend(values.clone().iter().map(|x| -x));
@@ -536,7 +545,7 @@ fn line(n: usize, p: usize) -> Vec<f64> {
     (0..n).map(|_| (2000.0 * uniform(&mut rng)).floor()).flat_map(|t| (1..=p).map(move |c| t * c as f64)).collect()
 }
 
-/// A name, the rows, their length, and how many passes are enough.
+/// Name, rows, row length, and allowed number of passes.
 type Case = (&'static str, Vec<f64>, usize, u32);
 
 fn hard_cases() -> Vec<Case> {
@@ -569,17 +578,17 @@ fn hard_cases() -> Vec<Case> {
 }
 
 #[test]
-fn hard_cases_end_soon_and_certified() {
-    let mut late = Vec::new();
-    for (name, values, p, enough) in hard_cases() {
+fn hard_cases_converge_quickly_and_certified() {
+    let mut failed = Vec::new();
+    for (name, values, p, allowed_passes) in hard_cases() {
         let points = Points::new(values, p).unwrap();
         let found = solve(&points, Tolerance::Relative(1e-9));
         assert_sound(&points, &found, name);
         let met = met(&points, &found, Tolerance::Relative(1e-9));
         println!("{name:26} {:3} passes, certified gap {:.1e}, {met}", found.passes, found.certified_gap);
-        if found.passes > enough || !(met || name == "offset 1e12") {
-            late.push(name);
+        if found.passes > allowed_passes || !(met || name == "offset 1e12") {
+            failed.push(name);
         }
     }
-    assert!(late.is_empty(), "{late:?}");
+    assert!(failed.is_empty(), "too many passes or not certified: {failed:?}");
 }

@@ -1,4 +1,4 @@
-//! Aggregation: the rules, the geometric median above all, and the symmetric matrices that they are given.
+//! Aggregation rules, the geometric median in depth, and the symmetric matrices they work on.
 
 mod geometric_median;
 mod reference;

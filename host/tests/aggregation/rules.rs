@@ -1,4 +1,4 @@
-//! The rules against their definitions, read literally.
+//! Aggregation rules against literal implementations of their definitions.
 
 use fedbandit::aggregate::{
     Aggregate, AggregateError, Aggregator, CoordinateMedian, GeometricMedian, Groups, GroupsError, Krum, MAGNITUDE,
@@ -13,7 +13,7 @@ fn cases(cases: u32) -> ProptestConfig {
 
 type Rows<T> = Vec<Vec<T>>;
 
-/// Rows of numbers, up to a size; more columns than are transposed at a time.
+/// Generates n rows of up to 19 numbers, more than the columns transposed at a time.
 fn rows<T: std::fmt::Debug>(
     n: std::ops::Range<usize>,
     value: impl Strategy<Value = T> + Clone,
@@ -22,7 +22,7 @@ fn rows<T: std::fmt::Debug>(
     (n, 1_usize..20).prop_flat_map(move |(n, p)| vec(vec(value.clone(), p), n))
 }
 
-/// Small integers: sums of them and of their squares are exact, and ties are frequent.
+/// Generates rows of small integers, for which sums and squares are exact and ties are frequent.
 fn integers(n: std::ops::Range<usize>) -> impl Strategy<Value = Rows<i64>> {
     rows(n, -3_i64..=3)
 }
@@ -60,7 +60,7 @@ fn close(a: &[f64], b: &[f64], slack: f64) -> bool {
     a.iter().zip(b).all(|(a, b)| (a - b).abs() <= slack * (1.0 + b.abs()))
 }
 
-/// Krum's score: the least sum over all sets of n−f−2 others.
+/// Krum's score: the minimum over all sets of n − f − 2 other rows of the sum of squared distances.
 fn score(rows: &Rows<i64>, f: usize, i: usize) -> i64 {
     let n = rows.len();
     let square = |j: usize| rows[i].iter().zip(&rows[j]).map(|(x, y)| (x - y) * (x - y)).sum::<i64>();
@@ -68,6 +68,7 @@ fn score(rows: &Rows<i64>, f: usize, i: usize) -> i64 {
     sets.map(|set| (0..n).filter(|j| set >> j & 1 == 1).map(square).sum()).min().unwrap()
 }
 
+/// Returns the rows' indices by score, then by index.
 fn by_score(rows: &Rows<i64>, f: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|&i| (score(rows, f, i), i));
@@ -75,17 +76,17 @@ fn by_score(rows: &Rows<i64>, f: usize) -> Vec<usize> {
 }
 
 #[test]
-fn the_mean_is_the_sum_over_n() {
+fn mean_equals_sum_over_n() {
     proptest!(cases(300), |(rows in integers(1..10))| {
         prop_assert_eq!(point(Mean, &scaled(&rows, 1.0)), mean_row(rows.iter()));
     });
 }
 
 #[test]
-fn as_many_values_are_below_the_coordinate_median_as_above() {
+fn coordinate_median_has_equal_counts_below_and_above() {
     proptest!(cases(500), |(rows in integers(1..10))| {
         for (j, m) in point(CoordinateMedian, &scaled(&rows, 2.0)).into_iter().enumerate() {
-            // Values were doubled, so that a midpoint is an integer.
+            // Values were doubled to make midpoints integers.
             let column: Vec<i64> = column(&rows, j).into_iter().map(|x| 2 * x).collect();
             let (n, m) = (column.len(), m as i64);
             let (below, above) = (column.iter().filter(|x| **x < m).count(), column.iter().filter(|x| **x > m).count());
@@ -101,13 +102,13 @@ fn as_many_values_are_below_the_coordinate_median_as_above() {
 }
 
 #[test]
-fn the_trimmed_mean_leaves_out_both_ends() {
+fn trimmed_mean_excludes_f_values_at_each_end() {
     proptest!(cases(500), |(rows in integers(1..10), f in 0_usize..6)| {
         let (n, p) = (rows.len(), rows[0].len());
         let answer = aggregate(TrimmedMean { f }, &scaled(&rows, 1.0));
         if 2 * f >= n {
-            let refused = AggregateError::TooCorrupted { rule: "trimmed-mean", n, f, needs: "it requires n > 2f" };
-            prop_assert_eq!(answer, Err(refused));
+            let error = AggregateError::TooCorrupted { rule: "trimmed-mean", n, f, needs: "it requires n > 2f" };
+            prop_assert_eq!(answer, Err(error));
             return Ok(());
         }
         let sorted = (0..p).map(|j| { let mut values = column(&rows, j); values.sort(); values });
@@ -117,7 +118,7 @@ fn the_trimmed_mean_leaves_out_both_ends() {
 }
 
 #[test]
-fn krum_has_the_least_score_and_the_lowest_index() {
+fn krum_selects_lowest_score_then_lowest_index() {
     proptest!(cases(300), |(rows in integers(3..9), f in 0_usize..3)| {
         prop_assume!(rows.len() > 2 * f + 2);
         let order = by_score(&rows, f);
@@ -133,7 +134,7 @@ fn krum_has_the_least_score_and_the_lowest_index() {
 }
 
 #[test]
-fn krum_has_the_least_score_where_squares_leave_the_range() {
+fn krum_selects_lowest_score_when_squares_are_out_of_range() {
     proptest!(cases(200), |(rows in integers(3..8), f in 0_usize..3, exponent in prop_oneof![Just(980), Just(-980)])| {
         prop_assume!(rows.len() > 2 * f + 2);
         let scale = 2_f64.powi(exponent);
@@ -144,7 +145,7 @@ fn krum_has_the_least_score_where_squares_leave_the_range() {
 }
 
 #[test]
-fn far_points_do_not_blur_krums_order_of_near_ones() {
+fn krum_order_is_unchanged_by_far_points() {
     proptest!(cases(200), |(rows in integers(6..7))| {
         let mut with_far = scaled(&rows, 1.0);
         with_far.extend([MAGNITUDE, -MAGNITUDE].map(|x| vec![x; rows[0].len()]));
@@ -154,13 +155,13 @@ fn far_points_do_not_blur_krums_order_of_near_ones() {
 }
 
 #[test]
-fn krum_refuses_what_it_cannot_bear() {
+fn krum_rejects_too_many_corrupted_points() {
     let rows = |n| vec![vec![1.0]; n];
-    for (n, f, bears) in
+    for (n, f, accepted) in
         [(1, 0, false), (2, 0, false), (3, 0, true), (4, 1, false), (5, 1, true), (5, usize::MAX, false)]
     {
-        assert_eq!(aggregate(Krum { f }, &rows(n)).is_ok(), bears, "{n} {f}");
-        assert_eq!(aggregate(MultiKrum { f, m: None }, &rows(n)).is_ok(), bears, "{n} {f}");
+        assert_eq!(aggregate(Krum { f }, &rows(n)).is_ok(), accepted, "n = {n}, f = {f}");
+        assert_eq!(aggregate(MultiKrum { f, m: None }, &rows(n)).is_ok(), accepted, "n = {n}, f = {f}");
     }
     assert!(aggregate(MultiKrum { f: 1, m: Some(0) }, &rows(5)).is_err());
     assert!(aggregate(MultiKrum { f: 1, m: Some(5) }, &rows(5)).is_err());
@@ -169,7 +170,7 @@ fn krum_refuses_what_it_cannot_bear() {
     assert_eq!(error.to_string(), "krum is undefined for 4 points, 1 of them corrupted: it requires n > 2f + 2");
 }
 
-/// Every rule but the medians that the number of points allows.
+/// Returns every rule that is defined for n points, except the geometric medians.
 fn all_rules(n: usize) -> Vec<(&'static str, Box<dyn Aggregator>)> {
     let f = n.saturating_sub(3) / 2;
     let mut rules: Vec<(_, Box<dyn Aggregator>)> = vec![
@@ -185,7 +186,7 @@ fn all_rules(n: usize) -> Vec<(&'static str, Box<dyn Aggregator>)> {
 }
 
 #[test]
-fn answers_to_hostile_points_stay_among_them() {
+fn aggregate_of_hostile_points_stays_within_their_range() {
     let hostile = [f64::NAN, f64::INFINITY, f64::MIN, f64::MAX, 1e300, -1e300, 1e150, 5e-324, -0.0, 0.0, 1.0, -1.0];
     proptest!(cases(500), |(rows in rows(1..8, prop::sample::select(hostile.to_vec())))| {
         let points = points(&rows);
@@ -201,19 +202,19 @@ fn answers_to_hostile_points_stay_among_them() {
             for (j, x) in answer.point.iter().enumerate() {
                 let column = || points.rows().map(|row| row[j]);
                 let (least, most) = (column().fold(f64::MAX, f64::min), column().fold(f64::MIN, f64::max));
-                // The median is found in all coordinates at once; its distance goes with the root of the tolerance.
+                // Geometric medians are solved in all coordinates jointly; the error is of the order of √tolerance.
                 let largest = points.values().iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
                 let slack = if name.contains("median-") || name == "geometric-median" { 1e-4 * largest } else { 1e-9 * (most - least) };
                 let slack = slack + f64::MIN_POSITIVE;
-                prop_assert!((least - slack..=most + slack).contains(x), "{} {} {} {}", name, least, x, most);
+                prop_assert!((least - slack..=most + slack).contains(x), "{}: {} outside [{}, {}]", name, x, least, most);
             }
         }
     });
 }
 
 #[test]
-fn the_order_of_points_does_not_matter() {
-    // Of three points two are each other's nearest, and a tie for Krum.
+fn aggregate_is_independent_of_point_order() {
+    // At least four points: of three, two are mutually nearest and tie for Krum.
     proptest!(cases(200), |(rows in rows(4..9, -1.0..1.0_f64), by in 0_usize..8)| {
         let mut other = rows.clone();
         other.rotate_left(by % rows.len());
@@ -226,19 +227,19 @@ fn the_order_of_points_does_not_matter() {
 }
 
 #[test]
-fn answers_carry_their_objective() {
+fn aggregate_reports_its_objective() {
     let rows = vec![vec![0.0, 0.0], vec![3.0, 4.0], vec![6.0, 8.0]];
     for (name, mut rule) in all_rules(3) {
         let answer = rule.aggregate(&points(&rows)).unwrap();
         assert!((answer.objective - objective(&points(&rows), &answer.point)).abs() <= 1e-12, "{name}");
-        // The points are on a line, and the middle one is the median, 10/3 from them in the mean.
+        // The points are collinear. The middle one is the median, at mean distance 10/3.
         assert!(answer.objective - 10.0 / 3.0 <= answer.certified_gap + 1e-12, "{name}");
         assert_eq!(answer.passes, if name.ends_with("krum") { 3 } else { 1 }, "{name}");
     }
 }
 
 #[test]
-fn nothing_has_no_aggregate() {
+fn empty_input_is_rejected() {
     let none = Points::zeros(0, 2).unwrap();
     let rules: [Box<dyn Aggregator>; 5] = [
         Box::new(Mean),
@@ -255,20 +256,20 @@ fn nothing_has_no_aggregate() {
 }
 
 #[test]
-fn one_group_gives_the_mean_and_n_groups_the_median() {
+fn median_of_means_with_one_group_is_mean_with_n_groups_is_median() {
     let tolerance = Tolerance::Relative(1e-9);
     proptest!(cases(30), |(rows in rows(1..9, -1.0..1.0_f64))| {
         let n = rows.len();
         let of = |groups| aggregate(MedianOfMeans::new(Groups::new(n, groups, 7).unwrap(), tolerance), &rows).unwrap();
         let median = aggregate(GeometricMedian::new(tolerance), &rows).unwrap();
-        // In a plane or above the median is unique; on a line only its objective is.
+        // In two or more dimensions the median is unique; on a line only its objective is.
         prop_assert!((of(n).objective - median.objective).abs() <= 1e-8);
         prop_assert!(close(&of(1).point, &point(Mean, &rows), 1e-12));
     });
 }
 
 #[test]
-fn group_means_are_means_of_groups() {
+fn group_means_equal_means_of_members() {
     proptest!(cases(200), |(rows in integers(1..10), groups in 1_usize..10, seed: u64)| {
         prop_assume!(groups <= rows.len());
         let drawn = Groups::new(rows.len(), groups, seed).unwrap();
@@ -283,7 +284,7 @@ fn group_means_are_means_of_groups() {
 }
 
 #[test]
-fn means_of_the_largest_points_are_finite() {
+fn group_means_of_largest_points_are_finite() {
     let rows = vec![vec![MAGNITUDE, -MAGNITUDE]; 7];
     for groups in 1..=7 {
         let means = Groups::new(7, groups, 0).unwrap().means(&points(&rows)).unwrap();
@@ -292,7 +293,7 @@ fn means_of_the_largest_points_are_finite() {
 }
 
 #[test]
-fn groups_are_as_equal_as_the_paper_says() {
+fn group_sizes_match_the_paper() {
     proptest!(cases(500), |(n in 1_usize..400, share in 0.0..0.25, seed: u64)| {
         let corrupted = (share * n as f64) as usize;
         let groups = Groups::for_corruption(n, corrupted, seed).unwrap();
@@ -310,19 +311,19 @@ fn groups_are_as_equal_as_the_paper_says() {
 }
 
 #[test]
-fn groups_refuse_what_makes_no_sense() {
+fn groups_reject_invalid_counts() {
     let message = |result: Result<Groups, GroupsError>| result.unwrap_err().to_string();
     assert_eq!(message(Groups::new(5, 0, 0)), "cannot split 5 points into 0 groups; expected from 1 to 5");
     assert_eq!(message(Groups::new(5, 6, 0)), "cannot split 5 points into 6 groups; expected from 1 to 5");
-    let refusal = "median of means tolerates at most a quarter of the points corrupted, got 3 of 11";
-    assert_eq!(message(Groups::for_corruption(11, 3, 0)), refusal);
+    let expected = "median of means tolerates at most a quarter of the points corrupted, got 3 of 11";
+    assert_eq!(message(Groups::for_corruption(11, 3, 0)), expected);
     assert!(Groups::for_corruption(12, 3, 0).is_ok());
     assert!(Groups::for_corruption(12, usize::MAX, 0).is_err());
 }
 
-/// 12,000 draws of 6 equally likely ways: each count has deviation √(12,000·5/36) ≈ 41, and five of them are allowed.
+/// 12,000 draws among 6 equally likely groupings: counts have standard deviation √(12,000·5/36) ≈ 41; five are allowed.
 #[test]
-fn every_grouping_is_as_likely_as_any_other() {
+fn groupings_are_equally_likely() {
     let mut counts = std::collections::BTreeMap::new();
     for seed in 0..12_000 {
         let groups = Groups::new(4, 2, seed).unwrap();
@@ -332,9 +333,9 @@ fn every_grouping_is_as_likely_as_any_other() {
     assert!(counts.values().all(|count| (count - 2_000).abs() < 205), "{counts:?}");
 }
 
-/// Groups are part of a run: the same seed must give them in every version.
+/// Groups are part of a run: a seed must yield the same ones in every version.
 #[test]
-fn groups_of_a_seed_never_change() {
+fn groups_of_a_seed_are_stable() {
     let groups = Groups::new(10, 3, 1).unwrap();
     let drawn: Vec<usize> = (0..10).map(|i| groups.group_of(i)).collect();
     assert_eq!(drawn, [0, 1, 1, 1, 2, 2, 0, 0, 0, 2]);

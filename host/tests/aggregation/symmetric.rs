@@ -1,5 +1,6 @@
-//! Packings by their definition, and the repair of Λ against eigenvalues and against the device that has to factorise
-//! it.
+//! Symmetric matrices: packings against their definition, and the repair of Λ.
+//!
+//! Repairs are checked by eigenvalues and by a device that has to factorise the result.
 
 use fedbandit::math::symmetric::{is_usable, matrix, pack, raise_eigenvalues, scaled, unscaled};
 use fedbandit_core::{Agent, Model, Prior, Rewards, VALUE_LIMIT};
@@ -13,15 +14,15 @@ fn random(dimension: usize, rng: &mut Pcg64) -> DMatrix<f64> {
     DMatrix::from_fn(dimension, dimension, |_, _| 2.0 * uniform(rng) - 1.0)
 }
 
-/// A matrix with these eigenvalues, in a random basis.
+/// Returns a matrix with these eigenvalues, in a random basis.
 fn with_eigenvalues(values: &[f64], rng: &mut Pcg64) -> DMatrix<f64> {
     let basis = random(values.len(), rng).qr().q();
     let matrix = &basis * DMatrix::from_diagonal(&DVector::from_column_slice(values)) * basis.transpose();
     (&matrix + matrix.transpose()) / 2.0
 }
 
-/// Whether a device takes this Λ.
-fn device_takes<const D: usize>(design: &DMatrix<f64>) -> bool {
+/// Returns true if a device accepts this Λ.
+fn device_accepts<const D: usize>(design: &DMatrix<f64>) -> bool {
     let design: Vec<f32> = pack(design).map(|value| value as f32).collect();
     let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
     let (theta, design) = ((&[0.0; D]).into(), design.as_slice().into());
@@ -30,7 +31,7 @@ fn device_takes<const D: usize>(design: &DMatrix<f64>) -> bool {
 }
 
 #[test]
-fn the_scaled_packing_keeps_the_frobenius_norm() {
+fn scaled_packing_keeps_frobenius_norm() {
     let mut rng = Pcg64::seed_from_u64(1);
     for dimension in 1..12 {
         let full = random(dimension, &mut rng);
@@ -54,12 +55,12 @@ fn margin(dimension: usize, trace: f64) -> f64 {
     (dimension as f64 + 4.0) * trace / 8_388_608.0
 }
 
-/// Matrices whose smallest eigenvalue is `times` the margin: how many of them pass, and how many a device takes.
+/// Counts usable and device-accepted matrices among 200 whose smallest eigenvalue is `times` the margin.
 fn near_the_margin<const D: usize>(times: f64, seed: u64) -> (usize, usize) {
     let mut rng = Pcg64::seed_from_u64(seed);
-    let (mut usable, mut taken) = (0, 0);
+    let (mut usable, mut accepted) = (0, 0);
     for round in 0..200 {
-        // All large, one large, or all sizes down to the smallest; at any magnitude.
+        // Eigenvalues all large, one large, or falling over nine decades; at any magnitude.
         let size = 10.0_f64.powf(18.0 * uniform(&mut rng) - 2.0);
         let falling = |rng: &mut Pcg64| size * 10.0_f64.powf(-9.0 * uniform(rng));
         let mut values: Vec<_> = match round % 3 {
@@ -71,39 +72,42 @@ fn near_the_margin<const D: usize>(times: f64, seed: u64) -> (usize, usize) {
         let least = times * margin(D, values.iter().sum());
         values.iter_mut().for_each(|value| *value = value.max(least));
         let design = with_eigenvalues(&values, &mut rng);
-        let (passes, takes) = (is_usable(&design), device_takes::<D>(&design));
-        assert!(takes || !passes, "D {D}: a device refuses eigenvalues {values:?}");
+        let (passes, accepts) = (is_usable(&design), device_accepts::<D>(&design));
+        assert!(accepts || !passes, "D = {D}: device rejects a usable matrix with eigenvalues {values:?}");
         usable += usize::from(passes);
-        taken += usize::from(takes);
+        accepted += usize::from(accepts);
     }
-    (usable, taken)
+    (usable, accepted)
 }
 
 #[test]
-fn a_device_takes_what_is_usable() {
+fn usable_matrix_is_accepted_by_device() {
     let above = [near_the_margin::<2>(1.01, 2), near_the_margin::<8>(1.01, 3), near_the_margin::<32>(1.01, 4)];
     assert_eq!(above, [(200, 200); 3]);
     let below = [near_the_margin::<2>(0.01, 5), near_the_margin::<8>(0.001, 6), near_the_margin::<32>(0.001, 7)];
-    for (usable, taken) in below {
-        assert!(usable == 0 && taken < 190, "the margin is needed: {taken} of 200 are taken far below it");
+    for (usable, accepted) in below {
+        assert!(
+            usable == 0 && accepted < 190,
+            "far below the margin, {usable} of 200 are usable and {accepted} accepted"
+        );
     }
-    assert!(is_usable(&DMatrix::identity(255, 255)), "the largest dimension has room");
+    assert!(is_usable(&DMatrix::identity(255, 255)), "identity of the largest dimension is not usable");
     let tiny = |exponent: i32| DMatrix::from_diagonal_element(2, 2, 2.0_f64.powi(exponent));
-    assert!(is_usable(&tiny(-57)) && device_takes::<2>(&tiny(-57)));
-    assert!(!is_usable(&tiny(-61)) && !device_takes::<2>(&tiny(-61)));
+    assert!(is_usable(&tiny(-57)) && device_accepts::<2>(&tiny(-57)));
+    assert!(!is_usable(&tiny(-61)) && !device_accepts::<2>(&tiny(-61)));
 }
 
 #[test]
-fn small_eigenvalues_are_raised_and_no_others() {
+fn only_small_eigenvalues_are_raised() {
     let mut rng = Pcg64::seed_from_u64(8);
     for (values, floor, expected) in [
         // Indefinite: everything below the floor is raised to it.
         ([-5.0, 0.1, 0.9, 3.0], 0.5, [0.5, 0.5, 0.9, 3.0]),
         ([-9.0, -2.0, -1.0, -0.5], 0.5, [0.5; 4]),
         ([0.0; 4], 2.0, [2.0; 4]),
-        // Definite by a margin: left alone, whatever the floor.
+        // Definite by the margin: unchanged, whatever the floor.
         ([0.1, 0.2, 0.9, 3.0], 0.5, [0.1, 0.2, 0.9, 3.0]),
-        // Too close to singular for f32: to twice the margin, 2·8·2⁻²³·(3 + 10⁶).
+        // Too close to singular for f32: raised to twice the margin, 2·8·2⁻²³·(3 + 10⁶).
         ([-1.0, 1.0, 2.0, 1e6], 0.5, [1.907_354, 1.907_354, 2.0, 1e6]),
     ] {
         let before = with_eigenvalues(&values, &mut rng);
@@ -114,18 +118,18 @@ fn small_eigenvalues_are_raised_and_no_others() {
             assert!((got - expected).abs() < 1e-6 * expected, "{values:?}: {eigenvalues:?}");
         }
         assert_eq!(raised, values.iter().zip(expected).filter(|(before, after)| **before != *after).count());
-        assert!(is_usable(&after) && device_takes::<4>(&after));
-        // The eigenvectors stay: before and after commute.
+        assert!(is_usable(&after) && device_accepts::<4>(&after));
+        // Eigenvectors are unchanged: before and after commute.
         assert!((&before * &after - &after * &before).amax() < 1e-9 * after.norm() * before.norm().max(1.0));
     }
 }
 
 #[test]
-fn every_matrix_in_range_is_repaired() {
+fn matrix_in_range_is_repaired() {
     let mut rng = Pcg64::seed_from_u64(9);
     for round in 0..2000 {
         let dimension = 1 + round % 33;
-        // Mostly zeros, of few or of all magnitudes: what a solver for eigenvalues finds hard.
+        // Sparse, of one or of all magnitudes: hard cases for an eigenvalue solver.
         let density = [0.05, 0.3, 1.0][round % 3];
         let mut full = DMatrix::zeros(dimension, dimension);
         for i in 0..dimension {
@@ -137,21 +141,24 @@ fn every_matrix_in_range_is_repaired() {
                 }
             }
         }
-        let (after, _) = raise_eigenvalues(full.clone(), 0.5).expect("the values are in range");
+        let (after, _) = raise_eigenvalues(full.clone(), 0.5).expect("matrix in range was not repaired");
         assert!(is_usable(&after) || after.amax() > f64::from(VALUE_LIMIT), "{full}");
     }
     let largest = random(255, &mut rng);
     let (after, raised) = raise_eigenvalues(&largest + largest.transpose(), 0.5).unwrap();
-    assert!(is_usable(&after) && (100..160).contains(&raised), "about half of them are negative: {raised}");
+    assert!(
+        is_usable(&after) && (100..160).contains(&raised),
+        "raised {raised} of 255 eigenvalues; about half should be negative"
+    );
 }
 
 #[test]
-fn what_is_out_of_range_is_not_repaired() {
+fn matrix_out_of_range_is_not_repaired() {
     for bad in [1e19, -1e300, f64::MAX, f64::INFINITY, f64::NAN] {
         let mut design = DMatrix::identity(3, 3);
         design[(1, 2)] = bad;
         design[(2, 1)] = bad;
-        assert!(!is_usable(&design) && raise_eigenvalues(design, 1.0).is_none(), "{bad}");
+        assert!(!is_usable(&design) && raise_eigenvalues(design, 1.0).is_none(), "value {bad}");
     }
-    assert!(!is_usable(&DMatrix::from_diagonal_element(3, 3, 1e19)), "positive definite, but out of range");
+    assert!(!is_usable(&DMatrix::from_diagonal_element(3, 3, 1e19)), "positive definite matrix out of range is usable");
 }

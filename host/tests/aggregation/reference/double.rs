@@ -1,23 +1,27 @@
-//! Unevaluated sums of two f64, for some 104 bits (Dekker 1971; Joldes, Muller and Popescu 2017).
+//! Double-double arithmetic: unevaluated sums of two f64, about 104 bits.
+//!
+//! Algorithms of Dekker (1971) and of Joldes, Muller and Popescu (2017).
 
 use std::iter::Sum;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// hi + lo with |lo| ≤ ulp(hi)/2. Operations are off by a few 2⁻¹⁰⁴ of the result, while nothing over- or underflows.
+/// hi + lo with |lo| ≤ ulp(hi)/2.
+///
+/// Unless something over- or underflows, an operation has a relative error of a few 2⁻¹⁰⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Double {
     pub(crate) hi: f64,
     pub(crate) lo: f64,
 }
 
-/// a + b without error.
+/// Returns a + b without error.
 fn two_sum(a: f64, b: f64) -> Double {
     let hi = a + b;
     let b_part = hi - a;
     Double { hi, lo: (a - (hi - b_part)) + (b - b_part) }
 }
 
-/// The same for |a| ≥ |b|.
+/// Returns a + b without error, for |a| ≥ |b|.
 fn fast_two_sum(a: f64, b: f64) -> Double {
     let hi = a + b;
     Double { hi, lo: b - (hi - a) }
@@ -26,7 +30,7 @@ fn fast_two_sum(a: f64, b: f64) -> Double {
 impl Double {
     pub(crate) const ZERO: Self = Self { hi: 0.0, lo: 0.0 };
 
-    /// a − b without error.
+    /// Returns a − b without error.
     pub(crate) fn difference(a: f64, b: f64) -> Self {
         two_sum(a, -b)
     }
@@ -40,14 +44,14 @@ impl Double {
         fast_two_sum(root, rest.hi / (2.0 * root))
     }
 
-    /// Times 2ᵏ.
+    /// Multiplies by 2ᵏ.
     pub(crate) fn scaled(self, k: i32) -> Self {
-        Self { hi: times_power(self.hi, k), lo: times_power(self.lo, k) }
+        Self { hi: times_power_of_two(self.hi, k), lo: times_power_of_two(self.lo, k) }
     }
 }
 
-/// x·2ᵏ, also where 2ᵏ is out of range. Halving k avoids rounding twice.
-pub(crate) fn times_power(x: f64, k: i32) -> f64 {
+/// Returns x·2ᵏ, even if 2ᵏ is out of range. Halving k avoids rounding twice.
+pub(crate) fn times_power_of_two(x: f64, k: i32) -> f64 {
     let power = |k: i32| f64::from_bits(((1023 + k) as u64) << 52);
     match k {
         -1022..=1023 => x * power(k),
@@ -124,7 +128,7 @@ pub(crate) fn norm(a: &[Double]) -> Double {
     dot(a, a).sqrt()
 }
 
-/// A vector as direction and length; none for 0. Scaled on the way, so that its squares fit.
+/// Splits a vector into direction and length; `None` for the zero vector. Scaled internally to keep squares in range.
 pub(crate) fn direction(d: &[Double]) -> Option<(Vec<Double>, Double)> {
     let largest = d.iter().fold(0.0, |largest: f64, d| largest.max(d.hi.abs()));
     if largest == 0.0 {
@@ -138,8 +142,8 @@ pub(crate) fn direction(d: &[Double]) -> Option<(Vec<Double>, Double)> {
     Some((unit, length.scaled(k)))
 }
 
-/// ⌊log₂ x⌋ for x > 0.
+/// Returns ⌊log₂ x⌋ for x > 0.
 pub(crate) fn exponent(x: f64) -> i32 {
     let field = |x: f64| (x.to_bits() >> 52) as i32 - 1023;
-    if x < f64::MIN_POSITIVE { field(times_power(x, 100)) - 100 } else { field(x) }
+    if x < f64::MIN_POSITIVE { field(times_power_of_two(x, 100)) - 100 } else { field(x) }
 }

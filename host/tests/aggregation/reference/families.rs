@@ -1,14 +1,14 @@
-//! Rows that are hard on a geometric median.
+//! Families of rows that are hard cases for a geometric median.
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
 pub(crate) use crate::uniform::{below, uniform};
 
-/// Makes n rows of p numbers.
+/// Generator of n rows of p numbers.
 pub(crate) type Make = Box<dyn Fn(&mut Pcg64, usize, usize) -> Vec<f64>>;
 
-/// RunInfo normal: a sum of uniform numbers, which has the same bits everywhere.
+/// Returns an approximately normal number: a sum of uniform ones, with the same bits on every platform.
 pub(crate) fn normal(rng: &mut Pcg64) -> f64 {
     (0..12).map(|_| uniform(rng)).sum::<f64>() - 6.0
 }
@@ -31,7 +31,7 @@ fn unit(rng: &mut Pcg64, p: usize) -> Vec<f64> {
     v.iter().map(|x| x / length).collect()
 }
 
-/// Normal rows of which the first `share` are replaced; then shuffled.
+/// Normal rows with a share of them replaced, then shuffled.
 fn replaced(share: f64, with: impl Fn(&mut Pcg64, &mut [f64]) + 'static) -> Make {
     Box::new(move |rng, n, p| {
         let mut values = normals(rng, n * p);
@@ -41,7 +41,7 @@ fn replaced(share: f64, with: impl Fn(&mut Pcg64, &mut [f64]) + 'static) -> Make
     })
 }
 
-/// The same with one common point for all that are replaced.
+/// Normal rows with a share of them placed around one common point, then shuffled.
 fn colluding(share: f64, distance: f64, spread: f64) -> Make {
     Box::new(move |rng, n, p| {
         let mut values = normals(rng, n * p);
@@ -53,7 +53,7 @@ fn colluding(share: f64, distance: f64, spread: f64) -> Make {
     })
 }
 
-/// Rows far out, each in its own direction or all in one.
+/// Normal rows with a minority far out, either in individual directions or in a common one.
 fn outliers(magnitude: f64) -> Make {
     Box::new(move |rng, n, p| {
         let mut values = normals(rng, n * p);
@@ -68,7 +68,7 @@ fn outliers(magnitude: f64) -> Make {
     })
 }
 
-/// Rows of any family, moved and scaled.
+/// Rows of another family, shifted and scaled.
 fn mapped(make: Make, factor: f64, offset: f64) -> Make {
     Box::new(move |rng, n, p| {
         let centre = normals(rng, p);
@@ -83,11 +83,11 @@ fn mapped(make: Make, factor: f64, offset: f64) -> Make {
 fn clusters(count: usize, spread: f64) -> Make {
     Box::new(move |rng, n, p| {
         let centres = normals(rng, count * p);
-        (0..n).flat_map(|_| near_one(rng, &centres, p, spread)).collect()
+        (0..n).flat_map(|_| near_random_centre(rng, &centres, p, spread)).collect()
     })
 }
 
-fn near_one(rng: &mut Pcg64, centres: &[f64], p: usize, spread: f64) -> Vec<f64> {
+fn near_random_centre(rng: &mut Pcg64, centres: &[f64], p: usize, spread: f64) -> Vec<f64> {
     let i = below(rng, centres.len() / p);
     centres[i * p..(i + 1) * p].iter().map(|x| x + spread * normal(rng)).collect()
 }
@@ -96,7 +96,7 @@ fn small_integer(rng: &mut Pcg64, most: i32) -> f64 {
     f64::from(below(rng, (2 * most + 1) as usize) as i32 - most)
 }
 
-/// Small multiples of an integer vector: on a line without rounding; then off it by a little.
+/// Small multiples of an integer vector, which lie exactly on a line, then displaced from it by about `off`.
 fn line(off: f64) -> Make {
     Box::new(move |rng, n, p| {
         let along: Vec<f64> = (0..p).map(|_| small_integer(rng, 9)).collect();
@@ -109,8 +109,9 @@ fn line(off: f64) -> Make {
     })
 }
 
-/// A row with pairs about it that cancel, so that it is the median; and `tilt` rows off it on one side. With `blur` the
-/// pairs do not cancel exactly.
+/// A row that is the median because pairs of rows around it cancel, displaced by `row_off`.
+///
+/// `tilt` further rows lie on one side of it. With `blur` the pairs do not cancel exactly.
 fn centred(row_off: f64, tilt: usize, blur: f64) -> Make {
     Box::new(move |rng, n, p| {
         let centre: Vec<f64> = (0..p).map(|_| small_integer(rng, 9)).collect();
@@ -136,7 +137,7 @@ fn cauchy(rng: &mut Pcg64) -> f64 {
     normal(rng) / normal(rng)
 }
 
-/// Distances over many orders of magnitude, 10^±`decades`.
+/// Distances spread over many orders of magnitude, 10^±`decades`.
 fn log_uniform(decades: f64) -> Make {
     Box::new(move |rng, n, p| {
         let mut values = Vec::new();
@@ -148,7 +149,7 @@ fn log_uniform(decades: f64) -> Make {
     })
 }
 
-/// Each coordinate has another scale.
+/// Normal rows whose coordinates have different scales.
 fn anisotropic(step: f64) -> Make {
     Box::new(move |rng, n, p| (0..n * p).map(|i| normal(rng) * 10.0_f64.powf(-step * (i % p) as f64)).collect())
 }
@@ -166,7 +167,7 @@ fn copies(share: f64) -> Make {
     })
 }
 
-/// The families in which all distances are of one scale, or nearly so.
+/// Families whose distances are all of about the same scale.
 pub(crate) fn usual() -> Vec<(&'static str, Make)> {
     vec![
         ("normal", plain(normal)),
@@ -217,7 +218,7 @@ pub(crate) fn usual() -> Vec<(&'static str, Make)> {
     ]
 }
 
-/// The families with some distances whose squares are out of range, or over many orders of magnitude.
+/// Families with some distances whose squares are out of range, or that span many orders of magnitude.
 pub(crate) fn wide() -> Vec<(&'static str, Make)> {
     vec![
         ("outliers 1e150", outliers(1e150)),
@@ -240,13 +241,13 @@ pub(crate) fn wide() -> Vec<(&'static str, Make)> {
     ]
 }
 
-/// The families in which most distances are out of the range of squares.
+/// Families where the squares of most distances are out of range.
 pub(crate) fn extreme() -> Vec<(&'static str, Make)> {
     let mut all = vec![
         ("log uniform 250", log_uniform(250.0)),
         ("scale 1e-200, outliers", mapped(outliers(1e30), 1e-200, 0.0)),
         ("scale 1e-200, far outliers", mapped(outliers(1e300), 1e-200, 0.0)),
-        ("few far rows", many_far()),
+        ("few far rows", far_minority()),
     ];
     for (name, factor) in [
         ("scale 1e-150", 1e-150),
@@ -269,8 +270,8 @@ pub(crate) fn extreme() -> Vec<(&'static str, Make)> {
     all
 }
 
-/// Rows about 5, and so many far ones together that a sample may hold more of them than of the others.
-fn many_far() -> Make {
+/// Rows around 5, and almost as many at one far point, so that they may be the majority of a sample.
+fn far_minority() -> Make {
     Box::new(|rng, n, p| {
         let mut values: Vec<f64> = (0..n * p).map(|_| 5.0 + normal(rng)).collect();
         let far = 10.0_f64.powf(110.0 + 180.0 * uniform(rng));

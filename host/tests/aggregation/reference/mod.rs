@@ -1,63 +1,70 @@
-//! The least mean distance to some rows in double-double arithmetic, by another way than the solver's.
+//! Reference minimum of the mean distance, in double-double arithmetic and independent of the solver's method.
 
 pub(crate) mod double;
 pub(crate) mod families;
 
-use double::{Double, direction, dot, exponent, norm, times_power};
+use double::{Double, direction, dot, exponent, norm, times_power_of_two};
 
-/// A minimum of f(z) = Σ‖z − x_i‖ with a proof that it is one.
+/// Minimiser of f(z) = Σ‖z − x_i‖ with a dual certificate of its optimality.
 ///
-/// Rows are held as (x_i − origin)·2ᵏ. The difference of two f64 is a `Double` without error, the origin is a row, and k
-/// makes the median distance about 1; so it takes neither offsets nor scales for rounding to matter.
+/// *Representation.* Rows are stored as (x_i − origin)·2ᵏ. The origin is a row, so each difference is exact as a
+/// `Double`; k makes the median distance about 1. Offsets and scales therefore cause no rounding.
 ///
-/// Weak duality: let ‖y_i‖ ≤ 1 and Σy_i = 0. Then for every z, f(z) ≥ Σ⟨y_i, z − x_i⟩ by Cauchy and Schwarz, and that sum
-/// does not depend on z, since the y_i cancel. So it is a lower bound on min f, and f(z) − min f ≤ Σ(‖z − x_i‖ − ⟨y_i,
-/// z − x_i⟩) at any z. Here y_i is about u_i, the exact direction from x_i to `place`, and a vector of the unit ball for
-/// rows that are there. They sum up to G, which is about 0. To make it 0, the y_i of the near rows (more than half) become
-/// (u_i − v)/(1 + σ) with v = ((1 + σ)G − σN)/n', where N is the sum of the near u_i and n' the number of them: all then
-/// sum up to 0, and ‖y_i‖ ≤ 1 as ‖v‖ ≤ σ for σ = ‖G‖/(n' − ‖N‖ − ‖G‖). Far rows stay as they are: an outlier at 10³⁰⁰ that
-/// is scaled by 1 + 10⁻³⁰ would spoil it all.
+/// *Weak duality.* Let ‖y_i‖ ≤ 1 and Σy_i = 0. By Cauchy–Schwarz, f(z) ≥ Σ⟨y_i, z − x_i⟩ for every z. The y_i cancel,
+/// so this sum is independent of z and a lower bound on min f. Hence, at any z,
+/// f(z) − min f ≤ Σ(‖z − x_i‖ − ⟨y_i, z − x_i⟩).
 ///
-/// Nothing of this rounds except the value of G, for which `Reference::allowance` is added, and the terms of the sums in
-/// [`Reference::gap`], which are positive and so right to some 2⁻¹⁰⁰ of themselves.
+/// *Dual point.* Let u_i be the exact direction from x_i to `place`; for rows at `place`, any vector of the unit ball.
+/// Their sum G is nearly 0. Let N be the sum of the u_i of the n' near rows (more than half). With
+///
+/// - σ = ‖G‖/(n' − ‖N‖ − ‖G‖),
+/// - v = ((1 + σ)G − σN)/n',
+/// - y_i = (u_i − v)/(1 + σ) for near rows and y_i = u_i for far rows,
+///
+/// the y_i sum to 0, and ‖y_i‖ ≤ 1 since ‖v‖ ≤ σ. Far rows are not scaled: the factor 1 + 10⁻³⁰ on an outlier at 10³⁰⁰
+/// would ruin the bound.
+///
+/// *Rounding.* Only two quantities round: G, which `Reference::allowance` covers, and the terms of the sums in
+/// [`Reference::gap`]. Those are positive, so their relative error is about 2⁻¹⁰⁰.
 pub(crate) struct Reference {
     origin: Vec<f64>,
     k: i32,
     rows: Vec<Vec<Double>>,
     place: Vec<Double>,
-    /// The y_i before G is made 0, and ‖place − x_i‖.
+    /// The u_i.
     pulls: Vec<Vec<Double>>,
+    /// ‖place − x_i‖.
     radii: Vec<Double>,
     near: Vec<bool>,
-    /// ‖G‖ at most.
-    rest: f64,
+    /// Upper bound on ‖G‖.
+    residual: f64,
     sigma: f64,
     median_radius: f64,
 }
 
-/// What [`Reference::gap`] finds, in units of 2⁻ᵏ.
+/// Bounds on g(z) − min g, where g = f/n is the mean distance, in units of 2⁻ᵏ.
 pub(crate) struct Gap {
-    /// g(z) − lower, so that g(z) − min g is at most this.
+    /// Upper bound: g(z) minus the dual lower bound.
     pub(crate) most: f64,
-    /// The part that may be the reference's own fault: g(z) − min g is at least `most` − `slack`.
+    /// Inaccuracy of the reference itself: g(z) − min g is at least `most` − `slack`.
     pub(crate) slack: f64,
 }
 
 impl Reference {
-    /// For rows of p numbers each.
+    /// Minimises the distance to rows of p numbers each.
     pub(crate) fn new(values: &[f64], p: usize) -> Self {
         let rows: Vec<&[f64]> = values.chunks_exact(p).collect();
-        let scan = if rows.len() <= MOST_PAIRED { Scan::new(&rows) } else { Scan::coarse(&rows) };
+        let scan = if rows.len() <= MAX_PAIRED { Scan::new(&rows) } else { Scan::coarse(&rows) };
         for i in scan.candidates() {
             let mut reference = Self::about(&rows, i);
-            reference.commit_and_tick(vec![Double::ZERO; p]);
-            if reference.rest <= 2.0 * reference.allowance() {
+            reference.build_dual(vec![Double::ZERO; p]);
+            if reference.residual <= 2.0 * reference.allowance() {
                 return reference;
             }
         }
-        // From a row amid the others; then again from where that led, with the nearest row as the origin.
+        // Start from a central row, then refine with the row nearest to the result as origin.
         let mut reference = Self::about(&rows, scan.central);
-        reference.commit_and_tick(reference.newton(vec![Double::ZERO; p]));
+        reference.build_dual(reference.newton(vec![Double::ZERO; p]));
         let mut origin = scan.central;
         for _ in 0..4 {
             let (nearest, distance) = reference.nearest();
@@ -65,7 +72,7 @@ impl Reference {
                 break;
             }
             let mut closer = Self::about(&rows, nearest);
-            closer.commit_and_tick(closer.newton(closer.moved(&reference)));
+            closer.build_dual(closer.newton(closer.moved(&reference)));
             (reference, origin) = (closer, nearest);
         }
         reference
@@ -82,7 +89,7 @@ impl Reference {
             pulls: Vec::new(),
             radii: Vec::new(),
             near: Vec::new(),
-            rest: f64::INFINITY,
+            residual: f64::INFINITY,
             sigma: f64::INFINITY,
             median_radius: 0.0,
         }
@@ -93,26 +100,25 @@ impl Reference {
         distances.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
     }
 
-    /// The other's place, in the coordinates of this one.
+    /// Converts another reference's `place` to the coordinates of this one.
     fn moved(&self, other: &Self) -> Vec<Double> {
         let between = shifted(&self.origin, &other.origin, other.k);
         minus(&other.place, &between).iter().map(|z| z.scaled(self.k - other.k)).collect()
     }
 
-    /// An upper bound on how far the computed G is from the exact one: each u_i is right to 32 roundings, and the sum adds
-    /// one per row.
+    /// Upper bound on the error of the computed G: at most 32 roundings per u_i, and one per row from the sum.
     fn allowance(&self) -> f64 {
         let n = self.rows.len() as f64;
         n * (n + self.origin.len() as f64 + 32.0) * 2.0_f64.powi(-104)
     }
 
     /// Builds the dual point at `place`.
-    fn commit_and_tick(&mut self, place: Vec<Double>) {
+    fn build_dual(&mut self, place: Vec<Double>) {
         let n = self.rows.len();
         let found: Vec<_> = self.rows.iter().map(|row| direction(&minus(&place, row))).collect();
         let pull = total(found.iter().flatten().map(|(unit, _)| unit.as_slice()), place.len());
         let at = found.iter().filter(|found| found.is_none()).count() as f64;
-        // The rows at `place` balance the others as far as they can. A little less, so that their norms are at most 1.
+        // Rows at `place` balance the others as far as possible. Slightly less keeps their norms at most 1.
         let length = norm(&pull);
         let most = if length.hi > at { length } else { Double::from(at.max(1.0)) };
         let most = most * (Double::from(1.0) + Double::from((place.len() + 8) as f64 * 2.0_f64.powi(-104)));
@@ -121,21 +127,23 @@ impl Reference {
         self.pulls = found.into_iter().map(|found| found.map_or_else(|| balance.clone(), |(unit, _)| unit)).collect();
         self.median_radius = median(self.radii.iter().map(|r| r.hi).collect());
         self.near = self.radii.iter().map(|r| r.hi <= 16.0 * self.median_radius).collect();
-        let rest = total(self.pulls.iter().map(Vec::as_slice), place.len());
+        let residual = total(self.pulls.iter().map(Vec::as_slice), place.len());
         let near = total((0..n).filter(|i| self.near[*i]).map(|i| self.pulls[i].as_slice()), place.len());
-        self.rest = norm(&rest).hi + self.allowance();
+        self.residual = norm(&residual).hi + self.allowance();
         let least =
-            self.near.iter().filter(|near| **near).count() as f64 - norm(&near).hi - self.allowance() - self.rest;
-        self.sigma = if least > 0.0 { self.rest / least } else { f64::INFINITY };
+            self.near.iter().filter(|near| **near).count() as f64 - norm(&near).hi - self.allowance() - self.residual;
+        self.sigma = if least > 0.0 { self.residual / least } else { f64::INFINITY };
         self.place = place;
     }
 
-    /// Damped Newton on G = 0. Steps are judged by the slope at their end alone: if it points downwards, f has fallen.
+    /// Solves G = 0 by damped Newton steps.
+    ///
+    /// A step is accepted by the slope at its end alone: if that still points downwards, f has decreased.
     fn newton(&self, mut place: Vec<Double>) -> Vec<Double> {
         let mut here = self.slope(&place);
         let mut best = (f64::INFINITY, place.clone());
         let mut since = 0;
-        // A row cannot be left by a Newton step, which would not see its kink.
+        // Newton steps cannot leave a row, since f is not differentiable there.
         let mut kink = self.rows.contains(&place);
         while since < 300 && best.0 > 0.01 * self.allowance() {
             let step = if kink { here.clone() } else { solve(self.hessian(&place), &here) };
@@ -160,7 +168,7 @@ impl Reference {
         best.1
     }
 
-    /// G at z, without the rows that are there.
+    /// G at z, without the rows located at z.
     fn slope(&self, z: &[Double]) -> Vec<Double> {
         let units: Vec<_> = self.rows.iter().filter_map(|row| direction(&minus(z, row))).collect();
         total(units.iter().map(|(unit, _)| unit.as_slice()), z.len())
@@ -180,8 +188,10 @@ impl Reference {
         sum
     }
 
-    /// How far g(z) is above the least value, without cancellation: for a row that pulls with u at `place`, at distance r
-    /// there and s at z = place + d, s − ⟨u, z − x⟩ = ‖d − ⟨u, d⟩u‖²/(s + r + ⟨u, d⟩).
+    /// Bounds g(z) − min g without cancellation.
+    ///
+    /// For a row x with direction u, at distance r from `place` and s from z = place + d:
+    /// s − ⟨u, z − x⟩ = ‖d − ⟨u, d⟩u‖²/(s + r + ⟨u, d⟩).
     pub(crate) fn gap(&self, z: &[f64]) -> Gap {
         let z = shifted(z, &self.origin, self.k);
         let d = minus(&z, &self.place);
@@ -202,37 +212,38 @@ impl Reference {
         }
         let n = self.rows.len() as f64;
         let doubt = 2.0 * self.sigma * near;
-        Gap { most: (sum.hi + doubt) / n, slack: (doubt + self.rest * norm(&d).hi) / n }
+        Gap { most: (sum.hi + doubt) / n, slack: (doubt + self.residual * norm(&d).hi) / n }
     }
 
-    /// A length in the units of [`Gap`].
+    /// Converts a length to the units of [`Gap`].
     pub(crate) fn units(&self, length: f64) -> f64 {
-        times_power(length, self.k)
+        times_power_of_two(length, self.k)
     }
 
-    /// The median distance from the minimum to the rows, in the units of [`Gap`].
+    /// Median distance from the minimum to the rows, in the units of [`Gap`].
     pub(crate) fn median_radius(&self) -> f64 {
         self.median_radius
     }
 }
 
-/// The mean distance, right to some roundings.
+/// Returns the mean distance, accurate to a few roundings.
 pub(crate) fn mean_distance(values: &[f64], z: &[f64]) -> f64 {
     let difference = |row: &[f64]| row.iter().zip(z).map(|(x, z)| Double::difference(*z, *x)).collect::<Vec<_>>();
     let found: Vec<_> = values.chunks_exact(z.len()).filter_map(|row| length_parts(&difference(row))).collect();
     let Some(most) = found.iter().map(|(_, k)| *k).max() else { return 0.0 };
     let sum: Double = found.iter().filter(|(_, k)| *k > most - 500).map(|(r, k)| r.scaled(k - most)).sum();
-    times_power(sum.hi / (values.len() / z.len()) as f64, most)
+    times_power_of_two(sum.hi / (values.len() / z.len()) as f64, most)
 }
 
-/// ‖d‖ as m·2ᵏ; none for 0.
+/// Returns m and k with ‖d‖ = m·2ᵏ; `None` for the zero vector.
 fn length_parts(d: &[Double]) -> Option<(Double, i32)> {
     let k = exponent(Some(d.iter().fold(0.0, |largest: f64, d| largest.max(d.hi.abs()))).filter(|x| *x > 0.0)?);
     let scaled: Vec<Double> = d.iter().map(|d| d.scaled(-k)).collect();
     Some((norm(&scaled), k))
 }
 
-/// (x − origin)·2ᵏ. A row that would overflow keeps its direction: at 2⁹⁹⁰ median distances, that is all that counts.
+/// Returns (x − origin)·2ᵏ. A row that would overflow keeps only its direction: at 2⁹⁹⁰ median distances, nothing else
+/// matters.
 fn shifted(x: &[f64], origin: &[f64], k: i32) -> Vec<Double> {
     let d: Vec<Double> = x.iter().zip(origin).map(|(x, o)| Double::difference(*x, *o)).collect();
     let largest = d.iter().fold(f64::from_bits(1), |largest, d| largest.max(d.hi.abs()));
@@ -240,14 +251,14 @@ fn shifted(x: &[f64], origin: &[f64], k: i32) -> Vec<Double> {
     d.iter().map(|d| d.scaled(k)).collect()
 }
 
-/// More rows than this are not compared pair by pair.
-const MOST_PAIRED: usize = 2000;
+/// Largest number of rows that are compared pairwise.
+const MAX_PAIRED: usize = 2000;
 
-/// What f64 can tell of the rows: how far each is from being a minimum, and which is amid them.
+/// Preliminary scan of the rows in f64: candidates for the minimum, and a central row to start from.
 struct Scan {
-    /// ‖Σ u‖ of the others less the number of rows there.
+    /// ‖Σu‖ over the other rows, minus the number of copies of this row; a minimum has at most 0.
     excess: Vec<f64>,
-    /// The one with the least excess among those with a median distance like the least: no minority can draw it away.
+    /// Row with the least excess among those whose median distance is near the smallest. No minority can displace it.
     central: usize,
 }
 
@@ -272,13 +283,14 @@ impl Scan {
         let excess: Vec<f64> = (0..n).map(|i| pull(i) - at(i)).collect();
         let medians: Vec<f64> = distances.into_iter().map(median).collect();
         let most = 100.0 * medians.iter().copied().fold(f64::INFINITY, f64::min);
-        let amid = (0..n).filter(|i| medians[*i] <= most);
-        let central = amid.min_by(|i, j| excess[*i].total_cmp(&excess[*j])).unwrap_or(0);
+        let near_centre = (0..n).filter(|i| medians[*i] <= most);
+        let central = near_centre.min_by(|i, j| excess[*i].total_cmp(&excess[*j])).unwrap_or(0);
         Self { excess, central }
     }
 
-    /// The row nearest to the median of each coordinate, and no guess at minima. If one of many rows were a minimum, Newton
-    /// would not arrive, and the width would tell.
+    /// Scan without candidates, whose central row is the nearest to the coordinate-wise median.
+    ///
+    /// If a row were the minimum, Newton would not converge and the slack would be large.
     fn coarse(rows: &[&[f64]]) -> Self {
         let middle: Vec<f64> = (0..rows[0].len()).map(|c| median(rows.iter().map(|row| row[c]).collect())).collect();
         let distances = rows.iter().map(|row| length(row, &middle)).enumerate();
@@ -286,7 +298,7 @@ impl Scan {
         Self { excess: vec![f64::INFINITY; rows.len()], central }
     }
 
-    /// The rows that may be minima.
+    /// Rows that may be minima.
     fn candidates(&self) -> impl Iterator<Item = usize> {
         let most = 1e-8 * self.excess.len() as f64;
         (0..self.excess.len()).filter(move |i| self.excess[*i] < most)
@@ -317,7 +329,7 @@ fn total<'a>(vectors: impl Iterator<Item = &'a [Double]>, p: usize) -> Vec<Doubl
     sum
 }
 
-/// The solution of Ax = b by Cholesky's factors. A pivot that rounding has taken is replaced: the step may be any.
+/// Solves Ax = b by Cholesky factorisation. A pivot lost to rounding is replaced, since any step is acceptable.
 fn solve(mut a: Vec<Vec<Double>>, b: &[Double]) -> Vec<Double> {
     let p = b.len();
     let least = a.iter().enumerate().map(|(i, line)| line[i].hi).sum::<f64>() * 2.0_f64.powi(-100);
