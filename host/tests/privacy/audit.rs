@@ -1,25 +1,25 @@
-//! What an observer can really tell: lower bounds on the privacy loss from many runs.
+//! Empirical privacy audit: lower bounds on the privacy loss from many runs.
 //!
-//! Two runs differ in one message, at the extreme pair that reaches Δ. Somebody who sees all releases guesses which run
-//! it was, by a statistic and a threshold that was chosen on other runs. If the releases are as private as one Gaussian
-//! with Δ/σ = g, then Φ⁻¹(1 − FPR) − Φ⁻¹(FNR) ≤ g for *every* guess (Dong, Roth and Su, *Gaussian Differential Privacy*), and the
-//! promise is g = √(2ρ). Clopper and Pearson's bounds on both rates give a lower bound on that difference: if it
-//! exceeds g, the promise is broken. This is sharper than comparing μ, since the step from ρ to (μ, ν) has slack in which
-//! a mistake of a few percent can hide.
+//! *Setup.* Two runs differ in one message, at the extreme pair that reaches Δ. An observer of all releases guesses
+//! which run it was, by a statistic and a threshold that was chosen on separate runs.
 //!
-//! Each rate's bound fails with probability 5·10⁻⁹, and fewer than a hundred pairs of them are asked to hold, so
-//! mechanisms that are right fail the test with a probability below 10⁻⁶. Seeds are fixed, besides.
+//! *Bound.* If the releases are as private as one Gaussian with Δ/σ = g, then for *every* guess
+//!
+//! Φ⁻¹(1 − FPR) − Φ⁻¹(FNR) ≤ g
+//!
+//! (Dong, Roth and Su, *Gaussian Differential Privacy*). The guarantee is g = √(2ρ). Clopper–Pearson bounds on both
+//! rates give a lower bound on the left-hand side. If that exceeds g, the guarantee is violated. Comparing μ instead
+//! would be less sharp: the conversion from ρ to (μ, ν) has slack that can hide an error of a few percent.
+//!
+//! *False alarms.* Each bound on a rate fails with probability 5·10⁻⁹, and fewer than a hundred pairs are checked. A
+//! correct mechanism therefore fails with probability below 10⁻⁶. Seeds are fixed as well.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 
 use crate::normal;
 use crate::random::Random;
 use fedbandit::aggregate::{Aggregator, GeometricMedian, Groups, Mean, Tolerance};
-use fedbandit::algorithm::AgentId;
-use fedbandit::algorithm::Controller;
-use fedbandit::algorithm::Level;
-use fedbandit::algorithm::PaperRule;
-use fedbandit::algorithm::{ControllerConfig, Episodes};
+use fedbandit::algorithm::{AgentId, Controller, ControllerConfig, Episodes, Level, PaperRule};
 use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{Blt, Budget, Mechanism, Noise, sensitivity};
 use fedbandit::privacy::{Plan, Private, Seed};
@@ -33,25 +33,26 @@ const EPISODE_LEN: u32 = 64;
 const DIMENSION: usize = 2;
 /// D(D + 1)/2 + D.
 const COORDINATES: usize = 5;
-/// μ = 8 makes g large, and so its estimate relatively precise.
+/// μ = 8 makes g large and its relative error small.
 const MU: f64 = 8.0;
 const NU: f64 = 1e-6;
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];
 
-/// The failure probability of one bound on one rate.
+/// Failure probability of one bound on one rate.
 const ALPHA: f64 = 5e-9;
 
-/// What is promised.
-fn promised() -> f64 {
+/// The guaranteed g = √(2ρ).
+fn guaranteed() -> f64 {
     (2.0 * Budget::new(MU, NU).unwrap().rho()).sqrt()
 }
 
-// --- what is audited ------------------------------------------------------------------------------------------------
+// --- audit target ----------------------------------------------------------------------------------------------------
 
-/// Something that takes messages and releases sums.
+/// Mechanism that takes messages and releases sums.
 trait AuditTarget: Sync {
-    /// All that an observer sees: releases, each with the number k of episodes it is made of. A restart may show some
-    /// of them twice.
+    /// Returns all releases an observer sees, each with the number k of episodes it covers.
+    ///
+    /// A restart may show some of them twice.
     fn observe(&self, stream: &Stream, run: u64) -> Vec<(usize, [f64; COORDINATES])>;
 
     fn agents(&self) -> usize {
@@ -63,14 +64,14 @@ trait AuditTarget: Sync {
     }
 }
 
-/// U as its packed triangle, and u.
+/// Packed triangle of U, and u.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Message([f64; 3], [f64; 2]);
 
 impl Message {
     const MISSING: Self = Self([0.0; 3], [0.0; 2]);
 
-    /// L steps with one action, by its angle, and one reward.
+    /// Message of L steps with the same action, given by its angle, and the same reward.
     fn constant(angle: f64, reward: f64) -> Self {
         let (length, (y, x)) = (f64::from(EPISODE_LEN), angle.sin_cos());
         Self([x * x, x * y, y * y].map(|value| length * value), [x, y].map(|value| length * reward * value))
@@ -82,18 +83,18 @@ impl Message {
     }
 }
 
-/// The messages by episode, then by agent.
+/// Messages by episode, then by agent.
 type Stream = Vec<Vec<Message>>;
 
-/// Two streams that differ in one message.
+/// Pair of streams that differ in one message.
 struct Neighbours {
     streams: [Stream; 2],
-    /// The unit vector from one message to the other.
+    /// Unit vector from one message to the other.
     direction: [f64; COORDINATES],
 }
 
 impl Neighbours {
-    /// The message of agent 0 in an episode, counted from 1, is one or the other; all others are the same.
+    /// Streams that differ in agent 0's message of an episode, counted from 1. All other messages are `others`.
     fn new(agents: usize, episode: usize, pair: [Message; 2], others: Message) -> Self {
         let streams = pair.map(|message| {
             let mut stream = vec![vec![others; agents]; RELEASES];
@@ -104,7 +105,7 @@ impl Neighbours {
         Self { streams, direction: (b - a).normalize().as_slice().try_into().unwrap() }
     }
 
-    /// The pair that is Δ apart: the same action all the time, at 120°; or a message and its negative, where that passes.
+    /// Pair at distance Δ: constant actions at 120° to each other, or a message and its negative where admitted.
     fn extreme(level: Level, agents: usize, episode: usize) -> Self {
         let message = Message::constant(0.0, 1.0);
         let other = match level {
@@ -114,44 +115,44 @@ impl Neighbours {
         Self::new(agents, episode, [message, other], Message::constant(1.0, 0.5))
     }
 
-    /// The others' message once more, or another one.
+    /// Pair of which one message equals all others.
     fn repeated(agents: usize, episode: usize) -> Self {
         let others = Message::constant(1.0, 0.5);
         Self::new(agents, episode, [others, Message::constant(1.0 + PI, 1.0)], others)
     }
 
-    /// A message that comes or does not, where all others point the same way.
+    /// Pair of a message and a missing one; the first equals all others.
     fn missing(agents: usize, episode: usize) -> Self {
         let message = Message::constant(0.0, 1.0);
         Self::new(agents, episode, [message, Message::MISSING], message)
     }
 }
 
-// --- how it is audited ----------------------------------------------------------------------------------------------
+// --- audit -----------------------------------------------------------------------------------------------------------
 
-/// A weighted sum of the releases, projected on the direction in which the message moved.
+/// Weighted sum of the releases, projected on the direction between the two messages.
 struct Statistic {
     name: &'static str,
     weights: DVector<f64>,
 }
 
 impl Statistic {
-    /// The likelihood ratio of releases with noise Bz for a shift of all that the message is in.
+    /// Likelihood ratio of releases with noise Bz, for a shift of all releases that contain the message.
     fn likelihood_ratio(mechanism: Mechanism, episode: usize) -> Self {
         Self { name: "likelihood ratio", weights: inverse_covariance(mechanism) * shift(episode) }
     }
 
-    /// Averages noise that should be the same in all releases.
+    /// Averages over all releases, to expose noise that is drawn anew for each.
     fn sum() -> Self {
         Self { name: "sum", weights: DVector::repeat(RELEASES, 1.0) }
     }
 
-    /// Cancels noise that should not be the same in two releases.
+    /// Subtracts consecutive releases, to expose noise that both share.
     fn difference(episode: usize) -> Self {
         Self { name: "difference", weights: shift_from(episode, episode) - shift_from(episode - 1, episode - 1) }
     }
 
-    /// Cancels noise that should not be the same for two equal leaves, the first and the third.
+    /// Subtracts the first leaf from the third, to expose noise shared by equal leaves.
     fn repetition() -> Self {
         Self { name: "repetition", weights: shift_from(3, 3) - shift_from(1, 2) }
     }
@@ -170,23 +171,24 @@ impl Statistic {
     }
 }
 
-/// In which releases a message is.
+/// Indicator of the releases that contain a message.
 fn shift(episode: usize) -> DVector<f64> {
     shift_from(episode, RELEASES)
 }
 
+/// Indicator of releases `first` to `last`.
 fn shift_from(first: usize, last: usize) -> DVector<f64> {
     DVector::from_fn(RELEASES, |i, _| f64::from((first..=last).contains(&(i + 1))))
 }
 
-/// Bounds on the g of one guess.
+/// Bounds on the g of one statistic.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     low: f64,
     high: f64,
 }
 
-/// The runs on which the threshold is chosen are a quarter as many again.
+/// Estimates g from `runs` runs per side, plus a quarter as many to choose the threshold.
 fn audit(target: &dyn AuditTarget, neighbours: &Neighbours, statistic: &Statistic, runs: u64) -> Interval {
     let values = |side: usize, from: u64, to: u64| -> Vec<f64> {
         let run = |i| target.observe(&neighbours.streams[side], 2 * i + side as u64);
@@ -204,7 +206,7 @@ fn audit(target: &dyn AuditTarget, neighbours: &Neighbours, statistic: &Statisti
     Interval { low: g(upper), high: g(lower) }
 }
 
-/// Clopper and Pearson's upper bound on a probability, after k of n: the p with P(Bin(n, p) ≤ k) = α.
+/// Clopper–Pearson upper bound on a probability after k of n: the p with P(Bin(n, p) ≤ k) = α.
 fn upper(k: u64, n: u64) -> f64 {
     let choose: f64 = (0..k).map(|i| (((n - i) as f64) / (i + 1) as f64).ln()).sum();
     let at_most_k = |p: f64| {
@@ -224,57 +226,60 @@ fn upper(k: u64, n: u64) -> f64 {
     high
 }
 
+/// Clopper–Pearson lower bound on a probability after k of n.
 fn lower(k: u64, n: u64) -> f64 {
     1.0 - upper(n - k, n)
 }
 
-/// All statistics on a target that claims a mechanism, at the message that each of them sees best.
+/// Audits a target of a mechanism with each statistic, at the message it is most sensitive to.
 fn examine(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) -> Vec<Interval> {
-    let told = most_told(mechanism);
+    let revealed = most_revealed(mechanism);
     let extreme = |episode| Neighbours::extreme(target.level(), target.agents(), episode);
     let audits = [
-        (extreme(told), Statistic::likelihood_ratio(mechanism, told)),
+        (extreme(revealed), Statistic::likelihood_ratio(mechanism, revealed)),
         (extreme(1), Statistic::sum()),
         (extreme(6), Statistic::difference(6)),
         (Neighbours::repeated(target.agents(), 3), Statistic::repetition()),
         (Neighbours::missing(target.agents(), 6), Statistic::difference(6)),
     ];
-    // Whether a message came is a secret that a group's size can tell.
+    // A group's size can reveal whether a message arrived.
     let audits = audits.iter().take(if target.agents() > 1 { 5 } else { 4 });
     audits
         .map(|(neighbours, statistic)| {
             let interval = audit(target, neighbours, statistic, runs);
             let Interval { low, high } = interval;
-            println!("{name:<34} {:<16} {low:6.3} ..{high:6.3}  of {:.3}", statistic.name, promised());
+            println!("{name:<34} {:<16} {low:6.3} ..{high:6.3}  of {:.3}", statistic.name, guaranteed());
             interval
         })
         .collect()
 }
 
-fn passes(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) {
+/// Asserts that the guarantee holds and that the noise is not excessive.
+fn assert_passes(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) {
     let intervals = examine(name, target, mechanism, runs);
-    assert!(intervals.iter().all(|interval| interval.low <= promised()), "{name} breaks its promise");
-    let expected = promised() * told(mechanism, most_told(mechanism));
-    assert!(intervals[0].high > 0.95 * expected, "{name} has more noise than it needs");
+    assert!(intervals.iter().all(|interval| interval.low <= guaranteed()), "{name} violates its guarantee");
+    let expected = guaranteed() * revealed(mechanism, most_revealed(mechanism));
+    assert!(intervals[0].high > 0.95 * expected, "{name} has more noise than necessary");
 }
 
-fn is_caught(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) {
+/// Asserts that some statistic detects a violated guarantee.
+fn assert_detected(name: &str, target: &dyn AuditTarget, mechanism: Mechanism, runs: u64) {
     let intervals = examine(name, target, mechanism, runs);
-    assert!(intervals.iter().any(|interval| interval.low > promised()), "{name} is not caught");
+    assert!(intervals.iter().any(|interval| interval.low > guaranteed()), "{name} is not detected");
 }
 
-// --- dense matrices -------------------------------------------------------------------------------------------------
+// --- dense matrices --------------------------------------------------------------------------------------------------
 
-/// The end of each node of the tree, by level.
+/// Level and end of each node of the tree.
 fn nodes() -> Vec<(usize, usize)> {
     (0..3).flat_map(|level| (1..=RELEASES >> level).map(move |index| (level, index << level))).collect()
 }
 
-/// B for the tree's nodes with their best estimates from below, or without.
+/// B of the tree, with or without Honaker's estimates from below.
 fn tree_rows(estimate: bool) -> DMatrix<f64> {
     let nodes = nodes();
     let place = |node| nodes.iter().position(|other| *other == node).unwrap();
-    // Row by row upwards, since children come first.
+    // Children precede their parents.
     let mut estimates = DMatrix::identity(nodes.len(), nodes.len());
     for (i, &(level, end)) in nodes.iter().enumerate().filter(|(_, (level, _))| estimate && *level > 0) {
         let children = [end - (1 << (level - 1)), end].map(|end| place((level - 1, end)));
@@ -316,44 +321,45 @@ fn inverse_covariance(mechanism: Mechanism) -> DMatrix<f64> {
     (&rows * rows.transpose()).try_inverse().unwrap()
 }
 
-/// The share of g that the releases tell of a message; less than 1 where they are less than all noisy values.
-fn told(mechanism: Mechanism, episode: usize) -> f64 {
+/// Share of g that the releases reveal about a message; below 1 if not all noisy values are released.
+fn revealed(mechanism: Mechanism, episode: usize) -> f64 {
     let norm = (shift(episode).transpose() * inverse_covariance(mechanism) * shift(episode))[0].sqrt();
-    norm * Noise::new(Budget::new(MU, NU).unwrap(), mechanism, 1.0, EPISODES).node_sigma().recip() / promised()
+    norm * Noise::new(Budget::new(MU, NU).unwrap(), mechanism, 1.0, EPISODES).node_sigma().recip() / guaranteed()
 }
 
-fn most_told(mechanism: Mechanism) -> usize {
-    (1..=RELEASES).max_by(|a, b| told(mechanism, *a).total_cmp(&told(mechanism, *b))).unwrap()
+/// Episode whose message is revealed most.
+fn most_revealed(mechanism: Mechanism) -> usize {
+    (1..=RELEASES).max_by(|a, b| revealed(mechanism, *a).total_cmp(&revealed(mechanism, *b))).unwrap()
 }
 
-// --- test doubles: simple mechanisms, right and wrong ---------------------------------------------------------------
+// --- test doubles: correct and flawed mechanisms ---------------------------------------------------------------------
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flaw {
     None,
-    /// σ is too small by a factor.
+    /// σ is multiplied by this factor.
     Noise(f64),
-    /// Every release has noise of its own.
+    /// Each release draws new noise.
     Redrawn,
-    /// New noise only when the number of levels grows, as in a published implementation.
+    /// New noise is drawn only when the number of levels grows, as in a published implementation.
     Reused,
-    /// Two nodes with the same sum have the same noise.
+    /// Nodes with equal sums have equal noise.
     Shared,
-    /// After a crash, all is released again with new noise.
+    /// After a crash, everything is released again with new noise.
     NewKey,
-    /// A group's sum is divided by the number of its members that sent something.
+    /// A group's sum is divided by the number of members that sent a message.
     CountedGroup,
 }
 
-/// Prefix sums with noise B·z from a generator that nobody should trust.
-struct Double {
+/// Prefix sums with noise B·z from a non-cryptographic generator.
+struct TestMechanism {
     rows: DMatrix<f64>,
     sigma: f64,
     flaw: Flaw,
     agents: usize,
 }
 
-impl Double {
+impl TestMechanism {
     fn new(mechanism: Mechanism, flaw: Flaw, agents: usize) -> Self {
         let delta = sensitivity(Level::Strict, EPISODE_LEN, DIMENSION);
         let sigma = Noise::new(Budget::new(MU, NU).unwrap(), mechanism, delta, EPISODES).node_sigma();
@@ -382,7 +388,7 @@ impl Double {
         }
     }
 
-    /// The sums of all messages so far, over the size of the group.
+    /// Sums of all messages so far, divided by the group size.
     fn means(&self, stream: &Stream, noise: &DMatrix<f64>) -> Vec<(usize, [f64; COORDINATES])> {
         let mut sum = [0.0; COORDINATES];
         let mean = |(i, messages): (usize, &Vec<Message>)| {
@@ -397,7 +403,7 @@ impl Double {
     }
 }
 
-impl AuditTarget for Double {
+impl AuditTarget for TestMechanism {
     fn observe(&self, stream: &Stream, run: u64) -> Vec<(usize, [f64; COORDINATES])> {
         let mut random = Random::new(run);
         let mut seen = self.means(stream, &self.noise(stream, &mut random));
@@ -413,11 +419,11 @@ impl AuditTarget for Double {
 }
 
 #[test]
-fn clopper_and_pearson_are_right() {
+fn clopper_pearson_matches_closed_form_and_normal_approximation() {
     // P(Bin(n, p) = 0) = (1 − p)ⁿ.
     assert!((upper(0, 1000) - (1.0 - ALPHA.powf(1e-3))).abs() < 1e-12);
     assert!((lower(1000, 1000) - ALPHA.powf(1e-3)).abs() < 1e-12);
-    // By the normal approximation, 5.731 deviations.
+    // 5.731 deviations by the normal approximation.
     let deviation = (0.25_f64 / 20_000.0).sqrt();
     assert!(((upper(10_000, 20_000) - 0.5) / deviation - 5.731).abs() < 0.02);
     assert!(((0.5 - lower(10_000, 20_000)) / deviation - 5.731).abs() < 0.02);
@@ -426,38 +432,44 @@ fn clopper_and_pearson_are_right() {
 const RUNS: u64 = 16_000;
 
 #[test]
-fn right_mechanisms_pass() {
+fn correct_mechanisms_pass() {
     for mechanism in MECHANISMS {
-        passes(&mechanism.to_string(), &Double::new(mechanism, Flaw::None, 1), mechanism, RUNS);
+        assert_passes(&mechanism.to_string(), &TestMechanism::new(mechanism, Flaw::None, 1), mechanism, RUNS);
     }
-    passes("tree, group of 4", &Double::new(Mechanism::Tree, Flaw::None, 4), Mechanism::Tree, RUNS);
+    assert_passes("tree, group of 4", &TestMechanism::new(Mechanism::Tree, Flaw::None, 4), Mechanism::Tree, RUNS);
 }
 
 #[test]
-fn every_flaw_is_caught() {
-    let norm = |mechanism| promised() * Noise::new(Budget::new(MU, NU).unwrap(), mechanism, 1.0, EPISODES).node_sigma();
+fn flawed_mechanisms_are_detected() {
+    let norm =
+        |mechanism| guaranteed() * Noise::new(Budget::new(MU, NU).unwrap(), mechanism, 1.0, EPISODES).node_sigma();
     for mechanism in MECHANISMS {
         let mut flaws = vec![
             ("Δ too small by √2", Flaw::Noise(FRAC_1_SQRT_2), 1),
-            ("√m, or ‖c‖, forgotten", Flaw::Noise(1.0 / norm(mechanism)), 1),
-            ("noise drawn again", Flaw::Redrawn, 1),
+            ("√m or ‖c‖ missing", Flaw::Noise(1.0 / norm(mechanism)), 1),
+            ("noise redrawn", Flaw::Redrawn, 1),
             ("noise reused", Flaw::Reused, 1),
             ("restart with a new key", Flaw::NewKey, 1),
-            ("size of the group counted", Flaw::CountedGroup, 4),
+            ("group size revealed", Flaw::CountedGroup, 4),
         ];
         if mechanism != Mechanism::Blt {
-            flaws.push(("one level forgotten", Flaw::Noise((2.0_f64 / 3.0).sqrt()), 1));
-            flaws.push(("noise of equal sums shared", Flaw::Shared, 1));
+            flaws.push(("one level missing", Flaw::Noise((2.0_f64 / 3.0).sqrt()), 1));
+            flaws.push(("noise shared by equal sums", Flaw::Shared, 1));
         }
         for (name, flaw, agents) in flaws {
-            is_caught(&format!("{mechanism}: {name}"), &Double::new(mechanism, flaw, agents), mechanism, RUNS);
+            assert_detected(
+                &format!("{mechanism}: {name}"),
+                &TestMechanism::new(mechanism, flaw, agents),
+                mechanism,
+                RUNS,
+            );
         }
     }
 }
 
-// --- the real thing -------------------------------------------------------------------------------------------------
+// --- real pipeline ---------------------------------------------------------------------------------------------------
 
-/// λ: so large that Λ needs no repair, and small enough for f32.
+/// λ: large enough that Λ needs no repair, small enough for f32.
 const LAMBDA: f64 = 65_536.0;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -467,13 +479,13 @@ enum Restart {
     NewKey,
 }
 
-/// Messages through admission, noise, aggregation and the model, as devices see it.
+/// Complete path from messages to models: admission, noise, aggregation, broadcast.
 struct Pipeline<A> {
-    setting: ControllerConfig,
+    config: ControllerConfig,
     plan: Plan,
     aggregator: A,
     agents: usize,
-    /// Whether all agents are one group.
+    /// True if all agents form one group.
     grouped: bool,
     restart: Restart,
 }
@@ -485,18 +497,18 @@ impl<A: Aggregator + Clone + Sync> Pipeline<A> {
 
     fn at(level: Level, mechanism: Mechanism, aggregator: A) -> Self {
         let episodes = Episodes::new(EPISODES * EPISODE_LEN, EPISODE_LEN, EPISODE_LEN).unwrap();
-        let setting =
+        let config =
             ControllerConfig { dimension: DIMENSION as u8, episodes, level, reward_bound: Some(1.0), window: 0 };
-        let plan = Plan::new(&setting, Budget::new(MU, NU).unwrap(), mechanism, 1).unwrap();
-        Self { setting, plan, aggregator, agents: 1, grouped: false, restart: Restart::Never }
+        let plan = Plan::new(&config, Budget::new(MU, NU).unwrap(), mechanism, 1).unwrap();
+        Self { config, plan, aggregator, agents: 1, grouped: false, restart: Restart::Never }
     }
 
-    /// The models of a controller that hears the first episodes of a stream, from its second on.
+    /// Returns the models of a controller that receives these episodes, from the second model on.
     fn models(&self, stream: &[Vec<Message>], seed: u64) -> Vec<(usize, [f64; COORDINATES])> {
         let rule = PaperRule::new(self.aggregator.clone(), self.aggregator.clone(), |_| (LAMBDA, 0.5));
         let enrolled = (0..self.agents as u32).map(AgentId);
         let groups = Groups::new(self.agents, 1, 0).unwrap();
-        let mut controller = Controller::new(self.setting, enrolled, rule, |agents, _| match self.grouped {
+        let mut controller = Controller::new(self.config, enrolled, rule, |agents, _| match self.grouped {
             true => Private::groups(self.plan.clone(), Seed(seed), agents, &groups),
             false => Private::agents(self.plan.clone(), Seed(seed), agents),
         })
@@ -513,7 +525,7 @@ impl<A: Aggregator + Clone + Sync> Pipeline<A> {
     }
 }
 
-/// What a device can compute of a model: V̂ = Λ − λI and v̂ = Λθ.
+/// Recovers V̂ = Λ − λI and v̂ = Λθ from a model, as any device can.
 fn released(model: &Model<'_>) -> [f64; COORDINATES] {
     let design: Vec<f64> = model.design.iter().map(f64::from).collect();
     let theta: Vec<f64> = model.theta.iter().map(f64::from).collect();
@@ -524,7 +536,7 @@ fn released(model: &Model<'_>) -> [f64; COORDINATES] {
 }
 
 impl<A: Aggregator + Clone + Sync> AuditTarget for Pipeline<A> {
-    /// With a restart, the first controller stops after five episodes; another hears all again from the beginning.
+    /// With a restart, the first controller stops after five episodes and a second one replays all of them.
     fn observe(&self, stream: &Stream, run: u64) -> Vec<(usize, [f64; COORDINATES])> {
         let mut seen = Vec::new();
         if self.restart != Restart::Never {
@@ -539,45 +551,45 @@ impl<A: Aggregator + Clone + Sync> AuditTarget for Pipeline<A> {
     }
 
     fn level(&self) -> Level {
-        self.setting.level
+        self.config.level
     }
 }
 
 const REAL_RUNS: u64 = 8_000;
 
 #[test]
-fn the_real_pipeline_passes() {
+fn pipeline_passes() {
     for mechanism in MECHANISMS {
-        passes(&format!("real {mechanism}"), &Pipeline::new(mechanism, Mean), mechanism, REAL_RUNS);
+        assert_passes(&format!("real {mechanism}"), &Pipeline::new(mechanism, Mean), mechanism, REAL_RUNS);
     }
 }
 
 #[test]
-fn the_real_pipeline_passes_at_the_papers_level() {
+fn pipeline_at_paper_level_passes() {
     let pipeline = Pipeline::at(Level::Paper, Mechanism::Tree, Mean);
-    passes("real tree, paper", &pipeline, Mechanism::Tree, REAL_RUNS);
+    assert_passes("real tree, paper", &pipeline, Mechanism::Tree, REAL_RUNS);
 }
 
 #[test]
-fn the_real_pipeline_passes_with_groups() {
+fn pipeline_with_groups_passes() {
     let grouped = Pipeline { agents: 4, grouped: true, ..Pipeline::new(Mechanism::Tree, Mean) };
-    passes("real tree, group of 4", &grouped, Mechanism::Tree, REAL_RUNS);
+    assert_passes("real tree, group of 4", &grouped, Mechanism::Tree, REAL_RUNS);
 }
 
-/// The other agents' noise is in the way, so there is no lower limit to what is found.
+/// The noise of the other agents hides the difference, so there is no lower limit on the detected g.
 #[test]
-fn the_real_pipeline_passes_with_a_geometric_median() {
+fn pipeline_with_geometric_median_keeps_guarantee() {
     let median = GeometricMedian::new(Tolerance::Relative(1e-6));
     let pipeline = Pipeline { agents: 3, ..Pipeline::new(Mechanism::Tree, median) };
     let intervals = examine("real tree, median of 3", &pipeline, Mechanism::Tree, REAL_RUNS / 4);
-    assert!(intervals.iter().all(|interval| interval.low <= promised()));
+    assert!(intervals.iter().all(|interval| interval.low <= guaranteed()));
 }
 
 #[test]
-fn a_restart_costs_nothing_with_the_same_key_and_too_much_with_a_new_one() {
+fn restart_with_same_key_passes_and_with_new_key_is_detected() {
     for mechanism in [Mechanism::Tree, Mechanism::Blt] {
         let with = |restart| Pipeline { restart, ..Pipeline::new(mechanism, Mean) };
-        passes(&format!("real {mechanism}, restarted"), &with(Restart::SameKey), mechanism, REAL_RUNS / 2);
-        is_caught(&format!("real {mechanism}, new key"), &with(Restart::NewKey), mechanism, REAL_RUNS / 2);
+        assert_passes(&format!("real {mechanism}, restarted"), &with(Restart::SameKey), mechanism, REAL_RUNS / 2);
+        assert_detected(&format!("real {mechanism}, new key"), &with(Restart::NewKey), mechanism, REAL_RUNS / 2);
     }
 }

@@ -1,4 +1,4 @@
-//! The calibration of privacy against published numbers, dense matrices and brute force.
+//! Privacy calibration against published values, dense matrices and brute force.
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -14,8 +14,9 @@ use nalgebra::{DMatrix, DVector};
 const NU: f64 = 1e-6;
 const MUS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechanism::Blt];
-/// Δ/L without tolerance.
+/// Δ/L without tolerance, at the paper's level.
 const PAPER: f64 = 2.0 * SQRT_2;
+/// Δ/L without tolerance, at the strict level.
 const STRICT: f64 = 3.0 * FRAC_1_SQRT_2;
 
 fn budget(mu: f64) -> Budget {
@@ -30,22 +31,23 @@ fn worst(noise: &Noise) -> f64 {
     noise.release_sigma(noise.worst_release())
 }
 
-/// Whether a number is what a table has, to half a unit of the last of its `decimals`.
-fn printed(value: f64, table: f64, decimals: i32) {
+/// Asserts that a value rounds to the printed one, which has `decimals` decimals.
+fn assert_printed(value: f64, table: f64, decimals: i32) {
     let unit = 10.0_f64.powi(-decimals);
-    assert!((value - table).abs() <= 0.5001 * unit, "{value} is not {table}");
+    assert!((value - table).abs() <= 0.5001 * unit, "{value} does not round to {table}");
 }
 
-// --- one Gaussian ---------------------------------------------------------------------------------------------------
+// --- single Gaussian -------------------------------------------------------------------------------------------------
 
-/// The exact δ of one Gaussian with σ = c·Δ (Balle and Wang 2018): Φ(−a) − e^μ·Φ(−b) with a, b = μc ∓ 1/(2c). Since
-/// e^μ·φ(b) = φ(a), that is φ(a)·(M(a) − M(b)) with Mills' ratio, without underflow.
+/// Exact δ of one Gaussian with σ = c·Δ (Balle and Wang 2018): Φ(−a) − e^μ·Φ(−b) with a, b = μc ∓ 1/(2c).
+///
+/// Since e^μ·φ(b) = φ(a), it equals φ(a)·(M(a) − M(b)) with Mills' ratio M, which does not underflow.
 fn analytic_delta(mu: f64, c: f64) -> f64 {
     let (a, b) = (mu * c - 0.5 / c, mu * c + 0.5 / c);
     normal::density(a) * (normal::mills(a) - normal::mills(b))
 }
 
-/// The least c with that δ at most ν.
+/// Smallest c for which that δ is at most ν.
 fn analytic(mu: f64, nu: f64) -> f64 {
     let (mut low, mut high) = (1e-3, 1e6);
     for _ in 0..100 {
@@ -56,19 +58,19 @@ fn analytic(mu: f64, nu: f64) -> f64 {
 }
 
 #[test]
-fn one_gaussian_has_the_printed_noise() {
+fn single_gaussian_matches_published_noise() {
     let zcdp = [8.6766, 4.5309, 2.3816, 1.2678, 0.6893];
     let exact = [8.0576, 4.2247, 2.2305, 1.1935, 0.6529];
     let rho = [0.0066415, 0.0243560, 0.0881527, 0.311065, 1.052358];
     for (i, mu) in MUS.into_iter().enumerate() {
-        printed(noise(mu, Mechanism::Tree, 1.0, 2).node_sigma(), zcdp[i], 4);
-        printed(analytic(mu, NU), exact[i], 4);
-        printed(budget(mu).rho(), rho[i], if mu < 4.0 { 7 } else { 6 });
+        assert_printed(noise(mu, Mechanism::Tree, 1.0, 2).node_sigma(), zcdp[i], 4);
+        assert_printed(analytic(mu, NU), exact[i], 4);
+        assert_printed(budget(mu).rho(), rho[i], if mu < 4.0 { 7 } else { 6 });
     }
 }
 
 #[test]
-fn the_promise_is_kept_and_is_not_kept_for_much_more() {
+fn rho_meets_the_budget_tightly() {
     for mu in [1e-6, 1e-3, 0.1, 1.0, 8.0, 64.0, 1e4] {
         for nu in [1e-300, 1e-30, 1e-9, 1e-6, 1e-3, 0.5, 0.999] {
             let rho = Budget::new(mu, nu).unwrap().rho();
@@ -78,30 +80,30 @@ fn the_promise_is_kept_and_is_not_kept_for_much_more() {
     }
 }
 
-/// Any order gives an upper bound; none gives less than [`delta`].
+/// Every order gives an upper bound; [`delta`] is the smallest.
 #[test]
-fn delta_is_the_least_over_all_orders() {
+fn delta_is_minimum_over_all_orders() {
     for (rho, mu) in [(0.0066, 0.5), (0.0244, 1.0), (1.05, 8.0), (30.0, 20.0), (1e-4, 1e-3)] {
         let at = |a: f64| ((a - 1.0) * (a * rho - mu) + a * (1.0 - 1.0 / a).ln() - (a - 1.0).ln()).exp();
         let least = (-4000..4000).map(|i| at(1.0 + (f64::from(i) * 0.005).exp())).fold(1.0, f64::min);
-        assert!((delta(rho, mu) / least - 1.0).abs() < 1e-4, "{} is not {least}", delta(rho, mu));
+        assert!((delta(rho, mu) / least - 1.0).abs() < 1e-4, "δ = {}, least over orders {least}", delta(rho, mu));
     }
 }
 
 #[test]
-fn concentrated_privacy_costs_five_to_nine_percent_more_than_the_exact_gaussian() {
+fn zcdp_noise_exceeds_exact_gaussian_by_five_to_nine_percent() {
     for mu in MUS {
         let ratio = noise(mu, Mechanism::Tree, 1.0, 2).node_sigma() / analytic(mu, NU);
         assert!((1.05..1.09).contains(&ratio), "μ = {mu}: {ratio}");
         for nu in [1e-10, 1e-8, 1e-4, 1e-2] {
             let sigma = (0.5 / Budget::new(mu, nu).unwrap().rho()).sqrt();
-            assert!(analytic_delta(mu, sigma) <= nu, "more than zCDP needs is more than privacy needs");
+            assert!(analytic_delta(mu, sigma) <= nu, "μ = {mu}, ν = {nu}: noise is below the exact requirement");
         }
     }
 }
 
 #[test]
-fn more_privacy_is_more_noise() {
+fn noise_grows_with_privacy_and_episodes() {
     for pair in [1e-6, 1e-3, 0.1, 0.5, 1.0, 2.0, 8.0, 100.0].windows(2) {
         assert!(Budget::new(pair[0], NU).unwrap().rho() < Budget::new(pair[1], NU).unwrap().rho());
     }
@@ -117,17 +119,17 @@ fn more_privacy_is_more_noise() {
 }
 
 #[test]
-fn more_messages_have_less_privacy() {
+fn mu_grows_with_number_of_messages() {
     for (mu, r, expected) in [(1.0, 1, 1.0), (1.0, 2, 2.11), (1.0, 10, 13.16), (4.0, 2, 8.82)] {
-        printed(budget(mu).mu_for_messages(r), expected, 2);
+        assert_printed(budget(mu).mu_for_messages(r), expected, 2);
     }
-    // For one exact Gaussian it is a little less.
+    // The exact accounting of one Gaussian gives slightly less.
     let two = budget(1.0).mu_for_messages(2);
     assert!(analytic_delta(two, 0.5 * noise(1.0, Mechanism::Tree, 1.0, 2).node_sigma()) <= NU);
 }
 
 #[test]
-fn a_budget_is_checked() {
+fn invalid_budget_is_rejected() {
     for mu in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(matches!(Budget::new(mu, NU), Err(BudgetError::Mu(_))));
     }
@@ -138,10 +140,10 @@ fn a_budget_is_checked() {
     assert!(Budget::new(1e300, 0.5).is_ok_and(|budget| budget.rho() > 0.0));
 }
 
-// --- sensitivity ----------------------------------------------------------------------------------------------------
+// --- sensitivity -----------------------------------------------------------------------------------------------------
 
 #[test]
-fn the_tolerance_is_a_small_part_of_the_sensitivity() {
+fn tolerance_is_small_part_of_sensitivity() {
     for (length, dimension, most) in [(1, 1, 1e-5), (64, 10, 5e-5), (1024, 50, 6e-4), (65_536, 255, 0.02)] {
         for (level, plain) in [(Level::Paper, PAPER), (Level::Strict, STRICT)] {
             let ratio = sensitivity(level, length, dimension) / (plain * f64::from(length));
@@ -156,7 +158,7 @@ impl Random {
     }
 }
 
-/// A message as admission sees it.
+/// Packed triangle of U, and u.
 #[derive(Clone)]
 struct Message(Vec<f64>, Vec<f64>);
 
@@ -165,12 +167,12 @@ impl Message {
         Self(symmetric::pack(gram).collect(), feature_sum.as_slice().to_vec())
     }
 
-    /// L steps with one action and one reward.
+    /// Message of L steps with the same action and reward.
     fn constant(length: f64, action: &DVector<f64>, reward: f64) -> Self {
         Self::new(&(action * action.transpose() * length), &(action * (length * reward)))
     }
 
-    /// As large as admission lets it be, by bisection.
+    /// Scales the message to the largest size that is admitted, by bisection.
     fn stretched(self, admission: &Admission) -> Self {
         let scaled = |f: f64| Self(self.0.iter().map(|x| x * f).collect(), self.1.iter().map(|x| x * f).collect());
         let (mut low, mut high) = (0.0, 4.0);
@@ -190,7 +192,7 @@ impl Message {
     }
 }
 
-/// Honest ones, rank-one extremes, and whatever else passes: shifted below zero, and with u pulled off U.
+/// Returns honest messages, rank-one extremes, and borderline ones: shifted below zero or with u outside U's range.
 fn messages(length: f64, dimension: usize, random: &mut Random) -> Vec<Message> {
     let a = random.vector(dimension);
     let b = random.vector(dimension);
@@ -214,7 +216,7 @@ fn messages(length: f64, dimension: usize, random: &mut Random) -> Vec<Message> 
 }
 
 #[test]
-fn no_two_admitted_messages_are_farther_apart() {
+fn admitted_messages_differ_by_at_most_the_sensitivity() {
     let mut random = Random::new(1);
     for (length, dimension) in [(1, 1), (1, 2), (64, 2), (64, 5), (65_536, 2), (65_536, 8)] {
         for level in [Level::Paper, Level::Strict] {
@@ -235,7 +237,7 @@ fn no_two_admitted_messages_are_farther_apart() {
 }
 
 #[test]
-fn the_extreme_pairs_reach_the_sensitivity() {
+fn extreme_pairs_reach_the_sensitivity() {
     let (length, a) = (64, DVector::from_vec(vec![1.0, 0.0]));
     let b = DVector::from_vec(vec![-0.5, 0.75_f64.sqrt()]);
     let [x, y] = [&a, &b].map(|action| Message::constant(64.0, action, 1.0));
@@ -248,9 +250,9 @@ fn the_extreme_pairs_reach_the_sensitivity() {
     }
 }
 
-/// Uphill from random pairs: the diameter of the strict set, without tolerance.
+/// Random ascent from random pairs, for the diameter of the strict set without tolerance.
 #[test]
-fn maximisation_finds_no_more_than_the_strict_sensitivity() {
+fn maximisation_finds_strict_sensitivity() {
     let mut random = Random::new(2);
     let distance =
         |a: &DVector<f64>, b: &DVector<f64>| Message::constant(1.0, a, 1.0).distance(&Message::constant(1.0, b, 1.0));
@@ -271,7 +273,7 @@ fn maximisation_finds_no_more_than_the_strict_sensitivity() {
 }
 
 #[test]
-fn truncation_is_covered() {
+fn truncated_sensitivity_bounds_truncated_distances() {
     let mut random = Random::new(3);
     let grid = 0.125;
     for _ in 0..10_000 {
@@ -281,10 +283,10 @@ fn truncation_is_covered() {
     }
 }
 
-// --- the mechanisms -------------------------------------------------------------------------------------------------
+// --- mechanisms ------------------------------------------------------------------------------------------------------
 
 #[test]
-fn only_released_sums_count() {
+fn levels_count_only_released_sums() {
     let expected = [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (32, 5), (33, 6), (1024, 10), (4096, 12)];
     for (episodes, m) in expected {
         assert_eq!(levels(episodes), m, "K = {episodes}");
@@ -296,9 +298,9 @@ fn only_released_sums_count() {
     }
 }
 
-/// The table was made for ⌈log₂ K⌉ + 1 levels, which is what one episode more has.
+/// The table assumes ⌈log₂ K⌉ + 1 levels, the number for one more episode.
 #[test]
-fn nodes_have_the_printed_noise() {
+fn node_noise_matches_published_table() {
     let episodes = [33, 257, 1025, 4097];
     let paper = [
         [60.11, 73.62, 81.39, 88.48],
@@ -323,45 +325,46 @@ fn nodes_have_the_printed_noise() {
     ];
     for (i, mu) in MUS.into_iter().enumerate() {
         for (j, episodes) in episodes.into_iter().enumerate() {
-            printed(noise(mu, Mechanism::Tree, PAPER, episodes).node_sigma(), paper[i][j], 2);
-            printed(noise(mu, Mechanism::Tree, STRICT, episodes).node_sigma(), strict[i][j], 2);
-            printed(PAPER * f64::from(levels(episodes)).sqrt() * analytic(mu, NU), exact[i][j], 2);
+            assert_printed(noise(mu, Mechanism::Tree, PAPER, episodes).node_sigma(), paper[i][j], 2);
+            assert_printed(noise(mu, Mechanism::Tree, STRICT, episodes).node_sigma(), strict[i][j], 2);
+            assert_printed(PAPER * f64::from(levels(episodes)).sqrt() * analytic(mu, NU), exact[i][j], 2);
         }
     }
 }
 
-/// Against a tree with ⌈log₂ K⌉ + 1 levels.
+/// Relative to a tree with ⌈log₂ K⌉ + 1 levels.
 #[test]
-fn mechanisms_compare_as_printed() {
+fn mechanism_ratios_match_published_table() {
     let ratios = [(256, 0.943, 0.730, 0.334), (1024, 0.953, 0.726, 0.313), (4096, 0.961, 0.723, 0.299)];
     for (episodes, tree, honaker, blt) in ratios {
         let full = noise(1.0, Mechanism::Tree, 1.0, episodes + 1).node_sigma() * f64::from(episodes.ilog2()).sqrt();
-        printed(worst(&noise(1.0, Mechanism::Tree, 1.0, episodes)) / full, tree, 3);
-        printed(worst(&noise(1.0, Mechanism::Honaker, 1.0, episodes)) / full, honaker, 3);
-        // With K releases in the table, and K − 1 here.
+        assert_printed(worst(&noise(1.0, Mechanism::Tree, 1.0, episodes)) / full, tree, 3);
+        assert_printed(worst(&noise(1.0, Mechanism::Honaker, 1.0, episodes)) / full, honaker, 3);
+        // The table has K releases; here there are K − 1.
         assert!((worst(&noise(1.0, Mechanism::Blt, 1.0, episodes)) / full - blt).abs() < 1e-3);
     }
-    let printed_sigma = [(1.0, 256, 108.7, 79.4, 36.3), (1.0, 4096, 160.1, 115.8, 47.8), (4.0, 1024, 37.6, 27.3, 11.8)];
-    for (mu, episodes, tree, honaker, blt) in printed_sigma {
+    let published_sigma =
+        [(1.0, 256, 108.7, 79.4, 36.3), (1.0, 4096, 160.1, 115.8, 47.8), (4.0, 1024, 37.6, 27.3, 11.8)];
+    for (mu, episodes, tree, honaker, blt) in published_sigma {
         let full = noise(mu, Mechanism::Tree, PAPER, episodes + 1).node_sigma() * f64::from(episodes.ilog2()).sqrt();
-        printed(full, tree, 1);
-        printed(worst(&noise(mu, Mechanism::Honaker, PAPER, episodes)), honaker, 1);
+        assert_printed(full, tree, 1);
+        assert_printed(worst(&noise(mu, Mechanism::Honaker, PAPER, episodes)), honaker, 1);
         assert!((worst(&noise(mu, Mechanism::Blt, PAPER, episodes)) / blt - 1.0).abs() < 5e-3);
     }
 }
 
-/// The lower triangle of ones.
+/// Lower triangular matrix of ones.
 fn prefix_sums(n: usize) -> DMatrix<f64> {
     DMatrix::from_fn(n, n, |i, j| if j <= i { 1.0 } else { 0.0 })
 }
 
-/// Level and end of all nodes over n leaves that are ever complete.
+/// Level and end of each node that is ever complete over n leaves.
 fn nodes(n: usize) -> Vec<(usize, usize)> {
     let at = |level: usize| (1..=n >> level).map(move |index| (level, index << level));
     (0..usize::BITS as usize).take_while(|level| n >> level > 0).flat_map(at).collect()
 }
 
-/// C of the tree: which leaves a node sums up.
+/// C of the tree: the leaves summed by each node.
 fn tree_encoder(n: usize) -> DMatrix<f64> {
     let nodes = nodes(n);
     DMatrix::from_fn(nodes.len(), n, |i, leaf| {
@@ -370,7 +373,7 @@ fn tree_encoder(n: usize) -> DMatrix<f64> {
     })
 }
 
-/// B of the plain tree: the nodes that the bits of k name.
+/// B of the plain tree: the nodes given by the binary digits of k.
 fn tree_decoder(n: usize) -> DMatrix<f64> {
     let nodes = nodes(n);
     DMatrix::from_fn(n, nodes.len(), |i, node| {
@@ -380,7 +383,7 @@ fn tree_decoder(n: usize) -> DMatrix<f64> {
     })
 }
 
-/// B of Honaker's estimate: each of those nodes by least squares from what is at or below it.
+/// B of Honaker's estimate: each of those nodes by least squares over its subtree.
 fn honaker_decoder(n: usize) -> DMatrix<f64> {
     let (nodes, encoder, plain) = (nodes(n), tree_encoder(n), tree_decoder(n));
     let below = |(level, end): (usize, usize), (l, e): (usize, usize)| l <= level && e <= end && e + (1 << level) > end;
@@ -408,7 +411,7 @@ fn blt_encoder(blt: &Blt, n: usize) -> DMatrix<f64> {
 }
 
 #[test]
-fn noise_agrees_with_dense_factorisations() {
+fn noise_matches_dense_factorisations() {
     for episodes in 2..=64_u32 {
         let n = episodes as usize - 1;
         let blt = blt_encoder(&Blt::for_episodes(episodes), n);
@@ -418,7 +421,10 @@ fn noise_agrees_with_dense_factorisations() {
             (prefix_sums(n) * blt.clone().try_inverse().unwrap(), blt),
         ];
         for (mechanism, (b, c)) in MECHANISMS.into_iter().zip(factors) {
-            assert!((&b * &c - prefix_sums(n)).amax() < 1e-9, "{mechanism}: BC, K = {episodes}");
+            assert!(
+                (&b * &c - prefix_sums(n)).amax() < 1e-9,
+                "{mechanism}, K = {episodes}: BC is not the matrix of prefix sums"
+            );
             let column = c.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
             let noise = noise(1.0, mechanism, 1.0, episodes);
             let sigma = column / (2.0 * budget(1.0).rho()).sqrt();
@@ -434,7 +440,7 @@ fn noise_agrees_with_dense_factorisations() {
 }
 
 #[test]
-fn a_blt_and_its_inverse_have_the_same_form() {
+fn blt_inverse_is_blt_with_swapped_parameters() {
     for episodes in [2, 256, 1024, 4096, 1 << 14, 1 << 16, 1 << 20, u32::MAX] {
         let blt = Blt::for_episodes(episodes);
         let inverse = Blt { theta: blt.theta_hat, theta_hat: blt.theta };
@@ -445,9 +451,10 @@ fn a_blt_and_its_inverse_have_the_same_form() {
     }
 }
 
-/// Σ_i binom(2i, i)²/16^i, the squared norms of B and C for the best Toeplitz matrix, their product the worst release.
+/// For the best Toeplitz factors, the squared norms of B and C are both Σ_i binom(2i, i)²/16^i. So is their product of
+/// norms, the worst release.
 #[test]
-fn a_blt_is_close_to_the_best_toeplitz_matrix() {
+fn blt_is_close_to_best_toeplitz_matrix() {
     for (episodes, most) in [(16, 1.001), (256, 1.001), (512, 1.002), (4096, 1.006), (1 << 14, 1.02), (1 << 20, 1.06)] {
         let best = (1..episodes - 1).scan(1.0, |c, i| {
             *c *= (f64::from(i) - 0.5) / f64::from(i);
@@ -461,19 +468,19 @@ fn a_blt_is_close_to_the_best_toeplitz_matrix() {
 }
 
 #[test]
-fn mechanisms_have_names() {
+fn mechanism_names_round_trip() {
     for mechanism in MECHANISMS {
         assert_eq!(mechanism.to_string().parse(), Ok(mechanism));
     }
     let error = "Tree".parse::<Mechanism>().unwrap_err().to_string();
-    assert_eq!(error, "no mechanism is called 'Tree'; there are tree, honaker, blt");
+    assert_eq!(error, "unknown mechanism 'Tree'; expected one of tree, honaker, blt");
 }
 
-// --- bounds on the noise --------------------------------------------------------------------------------------------
+// --- noise bounds ----------------------------------------------------------------------------------------------------
 
-/// N = 50, T = 10⁵, δ = 0.05, for ⌈log₂ K⌉ + 1 levels.
+/// For N = 50, T = 10⁵, δ = 0.05 and ⌈log₂ K⌉ + 1 levels.
 #[test]
-fn bounds_are_the_printed_ones() {
+fn noise_bounds_match_published_table() {
     let rows = [
         (10, 0.5, 897_827.0, [1290.0, 2080.0, 2635.0, 3210.0]),
         (10, 1.0, 448_913.0, [674.0, 1086.0, 1376.0, 1676.0]),
@@ -484,47 +491,47 @@ fn bounds_are_the_printed_ones() {
         (50, 1.0, 515_292.0, [1062.0, 1687.0, 2119.0, 2561.0]),
     ];
     for (dimension, mu, paper, exact) in rows {
-        printed(paper_bound(budget(mu), 50, 1e5, dimension, 0.05), paper, 0);
+        assert_printed(paper_bound(budget(mu), 50, 1e5, dimension, 0.05), paper, 0);
         for (episodes, exact) in [32, 256, 1024, 4096].into_iter().zip(exact) {
             let noise = noise(mu, Mechanism::Tree, PAPER, episodes);
             let fleet = Fleet { agents: 50, group_size: 1, dimension, episode_len: 1, delta: 0.05 };
             let bound = NoiseBound::Exact.norms(&noise, &fleet, noise.worst_release()).spectral;
             let m = f64::from(levels(episodes));
-            printed(bound * ((m + 1.0) / m).sqrt(), exact, 0);
+            assert_printed(bound * ((m + 1.0) / m).sqrt(), exact, 0);
         }
     }
 }
 
 #[test]
-fn the_frobenius_bound_is_not_the_spectral_one_times_the_root_of_d() {
+fn frobenius_bound_is_below_root_d_times_paper_bound() {
     let fleet = Fleet { agents: 50, group_size: 1, dimension: 10, episode_len: 1, delta: 0.05 };
     let b = paper_bound(budget(1.0), 50, 1e5, 10, 0.05);
     for (episodes, ratio) in [(32, 1612.0), (256, 1009.0), (1024, 801.0), (4096, 661.0)] {
         let noise = noise(1.0, Mechanism::Tree, PAPER, episodes);
         let m = f64::from(levels(episodes));
         let frobenius = NoiseBound::Exact.norms(&noise, &fleet, noise.worst_release()).frobenius;
-        printed(b * 10.0_f64.sqrt() / (frobenius * ((m + 1.0) / m).sqrt()), ratio, 0);
+        assert_printed(b * 10.0_f64.sqrt() / (frobenius * ((m + 1.0) / m).sqrt()), ratio, 0);
     }
 }
 
 #[test]
-fn bounds_fit_the_fleet() {
+fn noise_bounds_depend_on_fleet() {
     let noise = noise(1.0, Mechanism::Tree, 64.0 * STRICT, 256);
-    let alone = Fleet { agents: 48, group_size: 1, dimension: 10, episode_len: 64, delta: 0.05 };
-    let grouped = Fleet { group_size: 8, ..alone };
-    let six = Fleet { agents: 6, ..alone };
-    let [alone_, grouped, six] = [alone, grouped, six].map(|fleet| NoiseBound::Exact.norms(&noise, &fleet, 255));
-    assert!((grouped.spectral * 8.0 / six.spectral - 1.0).abs() < 1e-12, "six groups of eight are like six");
-    assert!(alone_.vector < alone_.spectral && alone_.spectral < alone_.frobenius);
-    assert!(NoiseBound::Exact.norms(&noise, &alone, 128).vector < alone_.vector);
-    let paper = NoiseBound::Paper.norms(&noise, &alone, 255);
+    let single = Fleet { agents: 48, group_size: 1, dimension: 10, episode_len: 64, delta: 0.05 };
+    let grouped = Fleet { group_size: 8, ..single };
+    let six = Fleet { agents: 6, ..single };
+    let [single_norms, grouped, six] = [single, grouped, six].map(|fleet| NoiseBound::Exact.norms(&noise, &fleet, 255));
+    assert!((grouped.spectral * 8.0 / six.spectral - 1.0).abs() < 1e-12, "six groups of eight differ from six agents");
+    assert!(single_norms.vector < single_norms.spectral && single_norms.spectral < single_norms.frobenius);
+    assert!(NoiseBound::Exact.norms(&noise, &single, 128).vector < single_norms.vector);
+    let paper = NoiseBound::Paper.norms(&noise, &single, 255);
     assert_eq!(paper.spectral, 64.0 * paper_bound(budget(1.0), 48, 64.0 * 256.0, 10, 0.05));
     assert_eq!((paper.vector, paper.frobenius), (paper.spectral, paper.spectral * 10.0_f64.sqrt()));
 }
 
-/// 20,000 matrices: E λ_max is below the bound's part for it, and the tail is no heavier than claimed.
+/// 20,000 matrices: E λ_max is below its part of the bound, and the tail is no heavier than assumed.
 #[test]
-fn real_noise_keeps_the_bounds() {
+fn sampled_noise_is_within_bounds() {
     let mut random = Random::new(4);
     let (d, runs) = (6, 20_000);
     let largest: Vec<_> = (0..runs)

@@ -1,4 +1,4 @@
-//! Privacy: how much noise a budget needs, what that noise is, and what it hides.
+//! Privacy: calibration of the noise, its distribution, and an empirical audit of the guarantee.
 
 mod audit;
 mod calibration;

@@ -1,17 +1,15 @@
-//! The noise of private runs: its distribution, and what it depends on.
+//! Noise of private runs: its distribution and its dependence on key, run and configuration.
 
 use crate::normal;
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::SeedableRng;
-use fedbandit::algorithm::Level;
-use fedbandit::algorithm::Privatise;
-use fedbandit::algorithm::{ControllerConfig, Episodes};
+use fedbandit::algorithm::{ControllerConfig, Episodes, Level, Privatise};
 use fedbandit::privacy::calibration::{Budget, Mechanism};
 use fedbandit::privacy::gaussian::{DiscreteGaussian, MAX_SIGMA};
 use fedbandit::privacy::key::{NoiseKey, STORED_LEN};
 use fedbandit::privacy::{Plan, Private, RunKey, Seed};
 
-// --- the sampler ----------------------------------------------------------------------------------------------------
+// --- sampler ---------------------------------------------------------------------------------------------------------
 
 fn samples(sigma: u64, n: usize) -> impl Iterator<Item = i64> {
     let mut rng = ChaCha20Rng::from_seed([7; 32]);
@@ -19,22 +17,22 @@ fn samples(sigma: u64, n: usize) -> impl Iterator<Item = i64> {
     (0..n).map(move |_| gaussian.sample(&mut rng))
 }
 
-/// What χ² exceeds with a probability of 10⁻⁷ (Wilson and Hilferty: its cube root is almost normal).
+/// Value that χ² exceeds with probability 10⁻⁷ (Wilson and Hilferty: its cube root is almost normal).
 fn chi_squared_limit(df: f64) -> f64 {
     let variance = 2.0 / (9.0 * df);
     df * (1.0 - variance + 5.2 * variance.sqrt()).powi(3)
 }
 
 #[test]
-fn frequencies_are_those_of_the_distribution() {
+fn sample_frequencies_match_discrete_gaussian() {
     const N: usize = 400_000;
     for sigma in [1, 2, 3, 10] {
         let weight = |z: i64| (-(z * z) as f64 / (2.0 * (sigma * sigma) as f64)).exp();
         let total: f64 = (-20 * sigma..=20 * sigma).map(weight).sum();
         let mut counts = std::collections::BTreeMap::<i64, f64>::new();
         samples(sigma as u64, N).for_each(|z| *counts.entry(z).or_default() += 1.0);
-        let reach = (3.5 * sigma as f64) as i64;
-        let cells = (-reach..=reach).map(|z| (N as f64 * weight(z) / total, counts.remove(&z).unwrap_or(0.0)));
+        let radius = (3.5 * sigma as f64) as i64;
+        let cells = (-radius..=radius).map(|z| (N as f64 * weight(z) / total, counts.remove(&z).unwrap_or(0.0)));
         let mut cells: Vec<_> = cells.collect();
         let inside: f64 = cells.iter().map(|(expected, _)| expected).sum();
         cells.push((N as f64 - inside, counts.values().sum()));
@@ -44,30 +42,30 @@ fn frequencies_are_those_of_the_distribution() {
     }
 }
 
-/// The bounds on noise are for a continuous Gaussian: rounded to integers, it differs by less than 1/(16σ²) in total
-/// variation.
+/// Bounds on the noise are derived for a continuous Gaussian. Rounded to integers, it differs from the discrete one by
+/// less than 1/(16σ²) in total variation.
 #[test]
-fn the_distribution_is_almost_a_rounded_gaussian() {
+fn discrete_gaussian_is_close_to_rounded_gaussian() {
     for sigma in [2_i32, 3, 10, 50] {
-        let (s, reach) = (f64::from(sigma), 12 * sigma);
+        let (s, radius) = (f64::from(sigma), 12 * sigma);
         let weight = |z: i32| (-f64::from(z * z) / (2.0 * s * s)).exp();
-        let total: f64 = (-reach..=reach).map(weight).sum();
+        let total: f64 = (-radius..=radius).map(weight).sum();
         let below = |x: f64| normal::probability(x / s);
         let rounded = |z: i32| below(f64::from(z) + 0.5) - below(f64::from(z) - 0.5);
-        let variation = (-reach..=reach).map(|z| (weight(z) / total - rounded(z)).abs()).sum::<f64>() / 2.0;
-        assert!((0.25..1.0).contains(&(variation * 16.0 * s * s)), "σ = {sigma}: {variation}");
+        let variation = (-radius..=radius).map(|z| (weight(z) / total - rounded(z)).abs()).sum::<f64>() / 2.0;
+        assert!((0.25..1.0).contains(&(variation * 16.0 * s * s)), "σ = {sigma}: total variation {variation}");
     }
 }
 
 type Moment = fn(f64) -> f64;
 
-/// At large σ the moments are the normal distribution's. Six deviations are 2·10⁻⁹, eighteen times.
+/// At large σ the moments are those of the normal distribution. Six deviations have probability 2·10⁻⁹; 18 checks.
 #[test]
-fn moments_are_those_of_the_distribution() {
+fn sample_moments_match_normal_at_large_sigma() {
     const N: usize = 400_000;
     for sigma in [1 << 24, (1 << 25) - 1, MAX_SIGMA] {
         let mean = |f: Moment| samples(sigma, N).map(|z| f(z as f64 / sigma as f64)).sum::<f64>() / N as f64;
-        // What the mean should be, and the variance of one term.
+        // Function, expected mean, variance of one term.
         let moments: [(Moment, f64, f64); 6] = [
             (|z| z, 0.0, 1.0),
             (|z| z.powi(2), 1.0, 2.0),
@@ -83,21 +81,21 @@ fn moments_are_those_of_the_distribution() {
     }
 }
 
-/// The least bits are as random as the others: noise mod 16.
+/// Distribution of the noise modulo 16.
 #[test]
-fn low_bits_are_uniform() {
+fn low_bits_of_samples_are_uniform() {
     const N: usize = 160_000;
     let mut counts = [0.0; 16];
     samples(1 << 24, N).for_each(|z| counts[z.rem_euclid(16) as usize] += 1.0);
     let expected = N as f64 / 16.0;
     let chi: f64 = counts.iter().map(|seen| (seen - expected).powi(2) / expected).sum();
-    assert!(chi < chi_squared_limit(15.0), "{chi}");
+    assert!(chi < chi_squared_limit(15.0), "χ² = {chi} with 15 degrees of freedom");
 }
 
-/// The sampler's output is part of what a restarted run must repeat. The numbers agree with a separate implementation
-/// in rational arithmetic on the same stream.
+/// A restarted run must reproduce the sampler's output. The expected values agree with a separate implementation in
+/// rational arithmetic on the same stream.
 #[test]
-fn the_stream_is_frozen() {
+fn samples_of_a_seed_are_stable() {
     let first = |sigma| samples(sigma, 8).collect::<Vec<_>>();
     assert_eq!(first(1), [-1, 0, 1, -1, 0, 0, 0, 3]);
     assert_eq!(first(10), [-15, -11, 3, -21, -1, -2, -2, -5]);
@@ -108,41 +106,41 @@ fn the_stream_is_frozen() {
 }
 
 #[test]
-fn sigma_has_a_range() {
+fn sigma_out_of_range_is_rejected() {
     assert_eq!([0, MAX_SIGMA + 1].map(DiscreteGaussian::new), [None, None]);
 }
 
-// --- keys -----------------------------------------------------------------------------------------------------------
+// --- keys ------------------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_stored_key_is_the_key() {
+fn stored_key_round_trips_and_rejects_corruption() {
     let key = RunKey::generate().unwrap();
     let stored = key.to_stored();
     assert_eq!(RunKey::from_stored(&stored[..]).unwrap().to_stored(), stored);
     assert_ne!(RunKey::generate().unwrap().to_stored(), stored);
     for i in 0..STORED_LEN {
-        let mut spoilt = stored.clone();
-        spoilt[i] ^= 1;
-        assert!(RunKey::from_stored(&spoilt[..]).is_err());
+        let mut corrupted = stored.clone();
+        corrupted[i] ^= 1;
+        assert!(RunKey::from_stored(&corrupted[..]).is_err());
         assert!(RunKey::from_stored(&stored[..i]).is_err());
     }
-    assert!(RunKey::from_stored(&[0; STORED_LEN]).is_err(), "an empty sector is no key");
+    assert!(RunKey::from_stored(&[0; STORED_LEN]).is_err(), "all-zero sector was accepted as a key");
     assert!(RunKey::from_stored(&[&stored[..], &[0]].concat()).is_err());
 }
 
-// --- what noise depends on ------------------------------------------------------------------------------------------
+// --- dependence of the noise -----------------------------------------------------------------------------------------
 
 fn plan(dimension: u8, mechanism: Mechanism, mu: f64, run: u64) -> Plan {
     let episodes = Episodes::new(8 * 5, 8, 8).unwrap();
-    let setting = ControllerConfig { dimension, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
-    Plan::new(&setting, Budget::new(mu, 1e-6).unwrap(), mechanism, run).unwrap()
+    let config = ControllerConfig { dimension, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
+    Plan::new(&config, Budget::new(mu, 1e-6).unwrap(), mechanism, run).unwrap()
 }
 
 fn tree(run: u64) -> Plan {
     plan(4, Mechanism::Tree, 1.0, run)
 }
 
-/// The releases for episodes 2 to 5, each with all coordinates of all units, in units of σ; nobody sends anything.
+/// Releases for episodes 2 to 5 without any message: all coordinates of all streams, in units of σ.
 fn releases(plan: &Plan, key: impl NoiseKey, units: usize) -> [Vec<f64>; 4] {
     let mut private = Private::agents(plan.clone(), key, units).unwrap();
     let unit = plan.step() * plan.gaussian().sigma() as f64;
@@ -162,9 +160,9 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// 56 variables, the coordinates of the four nodes, seen in 4,000 units: 1,652 numbers, each to 6.5 deviations, 10⁻¹⁰.
+/// 56 variables (14 coordinates of four nodes) over 4,000 streams: 1,652 checks at 6.5 deviations, 10⁻¹⁰ each.
 #[test]
-fn noise_is_uncorrelated_over_units_nodes_and_coordinates() {
+fn noise_is_uncorrelated_across_streams_nodes_and_coordinates() {
     const UNITS: usize = 4_000;
     let [one, two, three, four] = releases(&tree(1), Seed(5), UNITS);
     let nodes = [one, two.clone(), difference(&three, &two), four];
@@ -173,18 +171,17 @@ fn noise_is_uncorrelated_over_units_nodes_and_coordinates() {
     let limit = 6.5 / (UNITS as f64).sqrt();
     for (i, a) in variables.iter().enumerate() {
         let variance = a.iter().map(|z| z * z).sum::<f64>() / UNITS as f64;
-        assert!((variance - 1.0).abs() < limit * 2.0_f64.sqrt(), "{variance}");
+        assert!((variance - 1.0).abs() < limit * 2.0_f64.sqrt(), "variance {variance}, expected 1");
         for b in &variables[i + 1..] {
             assert!(correlation(a, b).abs() < limit);
         }
-        assert!(correlation(&a[1..], &a[..UNITS - 1]).abs() < limit, "neighbouring units");
+        assert!(correlation(&a[1..], &a[..UNITS - 1]).abs() < limit, "neighbouring streams are correlated");
     }
 }
 
-/// Everything that could be the same in two runs, and with it the noise, but for one thing. 5.5 deviations are 4·10⁻⁸, six
-/// times.
+/// Runs that differ in exactly one input. 5.5 deviations have probability 4·10⁻⁸; six checks.
 #[test]
-fn another_key_run_or_configuration_has_other_noise() {
+fn noise_differs_for_another_key_run_or_configuration() {
     let [reference, ..] = releases(&tree(1), Seed(5), 100);
     let [again, ..] = releases(&tree(1), Seed(5), 100);
     assert_eq!(reference, again);

@@ -1,4 +1,4 @@
-//! The normal distribution, slowly and far into its tails.
+//! The normal distribution, accurate far into its tails. Slow.
 
 use std::f64::consts::PI;
 
@@ -9,7 +9,7 @@ pub(crate) fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() / (2.0 * PI).sqrt()
 }
 
-/// Mills' ratio Φ(−x)/φ(x) = ∫₀^∞ exp(−xt − t²/2) dt by Simpson's rule: a scaled tail that never underflows.
+/// Mills' ratio Φ(−x)/φ(x) = ∫₀^∞ exp(−xt − t²/2) dt by Simpson's rule; unlike Φ(−x), it never underflows.
 pub(crate) fn mills(x: f64) -> f64 {
     let end = (x * x + 80.0).sqrt() - x;
     let steps = 4000;
@@ -37,7 +37,7 @@ pub(crate) fn quantile(p: f64) -> f64 {
 }
 
 impl Random {
-    /// A normal number, by Box and Muller, of numbers in (0, 1).
+    /// Returns a standard normal number by the Box–Muller transform.
     pub(crate) fn gaussian(&mut self) -> f64 {
         let mut uniform = || f64::midpoint(1.0, self.symmetric()).max(f64::EPSILON);
         (-2.0 * uniform().ln()).sqrt() * (2.0 * PI * uniform()).cos()
