@@ -1,17 +1,17 @@
-"""`fedbandit privacy` against dp_accounting, Google's library of privacy accountants.
+"""Compare `fedbandit privacy` with dp_accounting, Google's library of privacy accountants.
 
     python3 -m venv venv && venv/bin/pip install dp-accounting
     cargo build --release
     venv/bin/python host/tests/peers/privacy.py target/release/fedbandit
 
-For a grid of budgets and episodes, the noise that the command prints is handed to two accountants. A message is in `levels`
-nodes with Gaussian noise of node_sigma/sensitivity each, so what it costs is that many Gaussian events composed; blt has its
-own factor instead of a number of levels, which is computed here.
+For a grid of budgets and episodes, two accountants compute the privacy loss of the noise that the command prints. A message
+is part of `levels` nodes, each with a noise multiplier of node_sigma/sensitivity, so its loss is the composition of that many
+Gaussian events. For blt, a factor computed here takes the place of the number of levels.
 
-- RDP: its best order must give back mu, within the step of its orders; that checks the conversion from zCDP.
-- PLD: the exact loss must be below mu, but not by more than 15 %: what is claimed is true and not wasteful.
+- RDP: the best order must reproduce mu, up to the spacing of the orders. This checks the conversion from zCDP.
+- PLD: the exact loss must be below mu, but by no more than 15 %, so that the guarantee holds without excessive noise.
 
-Prints the extremes; exits with 1 if one is beyond its limit.
+Prints the extreme ratios; exits with status 1 if one is outside its limits.
 """
 
 import itertools
@@ -29,11 +29,11 @@ EPISODES = [2, 3, 8, 32, 33, 256, 1024, 4096]
 MECHANISMS = ["tree", "honaker", "blt"]
 LIMITS = {"rdp": (1 - 1e-6, 1 + 1e-5), "pld": (0.85, 1 + 1e-6), "sigma": (1 - 1e-9, 1 + 1e-8)}
 
-# Of the BLT that is tuned for so many episodes.
+# Parameters theta and theta_hat of the BLT, by the number of episodes it is tuned for.
 THETA = {256: ([.996641, .947413, .622773], [.983615, .850955, .238888]),
          1024: ([.998973, .978560, .743283], [.994450, .922609, .327381]),
          4096: ([.999682, .991003, .826365], [.998067, .959243, .411712])}
-# Fine, since a best order may be as low as 1.2 or as high as 1,000.
+# A fine grid, since the best order may be as low as 1.2 or as high as 1,000.
 ORDERS = 1 + np.geomspace(0.01, 1e4, 6000)
 
 
@@ -44,7 +44,7 @@ def fedbandit(binary, **options):
 
 
 def blt_norm_squared(episodes):
-    """The sum of c_i² over the released episodes, term by term."""
+    """Return the sum of c_i² over the released episodes, term by term."""
     theta, other = map(np.array, THETA[min(k for k in THETA if k >= episodes)])
     omega = [np.prod(t - other) / np.prod([t - s for s in theta if s != t]) for t in theta]
     c = [1.0] + [float(np.dot(omega, theta ** (i - 1))) for i in range(1, episodes - 1)]
@@ -65,7 +65,7 @@ def checks(binary):
         if levels is None:
             multiplier, levels = multiplier / math.sqrt(squared), 1
         yield "rdp", epsilon(rdp.RdpAccountant(ORDERS), multiplier, levels, nu) / mu
-        # All mechanisms composed to one Gaussian now, and the slow accountant need not see them all.
+        # Every mechanism is equivalent to a single Gaussian here, so the slow accountant needs only a few cases.
         if episodes in (2, 33):
             yield "pld", epsilon(pld.PLDAccountant(value_discretization_interval=1e-4), multiplier, levels, nu) / mu
 
@@ -80,7 +80,7 @@ def main(binary):
         least, most = LIMITS[name]
         good = least <= low and high <= most
         failed |= not good
-        print(f"{name:6} {count:4} ratios from {low:.9f} to {high:.9f}  {'ok' if good else 'BEYOND ITS LIMIT'}")
+        print(f"{name:6} {count:4} ratios from {low:.9f} to {high:.9f}  {'ok' if good else 'OUT OF RANGE'}")
     return int(failed)
 
 

@@ -1,15 +1,15 @@
-"""`fedbandit aggregate` against byzfl, an independent implementation of the same rules.
+"""Compare `fedbandit aggregate` with byzfl, an independent implementation of the same rules.
 
     python3 -m venv venv && venv/bin/pip install byzfl==0.0.11 numpy
     cargo build --release
     venv/bin/python host/tests/peers/rules.py target/release/fedbandit
 
-Prints the largest relative difference per rule; exits with 1 if one is above its limit.
+Prints the largest relative difference per rule; exits with status 1 if one exceeds its limit.
 
-Two definitions differ, and are brought together here:
-- Krum: byzfl sums over the n-f-1 nearest others, Blanchard et al. and fedbandit over n-f-2. byzfl with f+1 is fedbandit
-  with f. Its multi-Krum then averages one point less, so fedbandit's must be byzfl's with the next best row added.
-- Geometric median: byzfl does 3 steps of Weiszfeld from 0 by default; here it runs to convergence.
+Two definitions differ and are reconciled here:
+- Krum: byzfl sums over the n-f-1 nearest others, Blanchard et al. and fedbandit over n-f-2, so byzfl with f+1 equals
+  fedbandit with f. byzfl's multi-Krum then averages one point less; the next best row is added to it.
+- Geometric median: byzfl performs 3 Weiszfeld steps from 0 by default; here it runs to convergence.
 """
 
 import json
@@ -30,7 +30,7 @@ def fedbandit(binary, path, rule, *options):
 
 
 def next_best(x, f, rank):
-    """The row with that rank by the literal score."""
+    """Return the row of a given rank by the literal score."""
     distances = ((x[:, None, :] - x[None, :, :]) ** 2).sum(axis=2)
     scores = np.sort(distances, axis=1)[:, 1:len(x) - f - 1].sum(axis=1)
     return x[np.argsort(scores, kind="stable")[rank]]
@@ -52,9 +52,9 @@ def expected(x, f):
 def differences(binary, path, x, f):
     size = np.abs(x).max()
     for rule, theirs in expected(x, f).items():
-        # Half a point more, so that the share gives f again.
+        # Half a point more, so that the share rounds down to f.
         options = ["--corrupt", str((f + 0.5) / len(x))] if rule in ("trimmed-mean", "krum", "multi-krum") else []
-        # The distance to the median goes with the root of the gap.
+        # The distance to the median is of the order of the root of the gap.
         options = ["--tolerance", "1e-14"] if rule == "geometric-median" else options
         ours = fedbandit(binary, path, rule, *options)
         yield rule, np.abs(np.array(ours["point"]) - theirs).max() / size
