@@ -1,7 +1,7 @@
 //! The measurements behind docs/simulation.md: one claim per section, each a grid of simulations with limits.
 
+mod catalog;
 mod checks;
-mod claims;
 mod compare;
 mod tables;
 
@@ -15,8 +15,8 @@ use fedbandit::simulation::{Experiment, Logs, Outcome, run_all};
 
 use super::run_command;
 use crate::harness::repository;
+use catalog::{CLAIMS, Claim};
 use checks::Check;
-use claims::{CLAIMS, Claim};
 
 /// Measures all claims, and compares docs/simulation.md and its figures with the result. With `write`, replaces them and
 /// the output of `simulate` in README.md.
