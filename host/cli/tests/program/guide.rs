@@ -74,7 +74,8 @@ fn script(steps: &[Step]) -> String {
             Some(command) => {
                 let lines = step.expected.len();
                 let errors = if command.contains("2> ") { "" } else { " 2>&1" };
-                let _ = writeln!(script, "{{ {command} ; }} > {file}{errors} &");
+                // `exec`, so that `wait` awaits the command itself and not only a shell around it.
+                let _ = writeln!(script, "{{ exec {command} ; }} > {file}{errors} &");
                 let _ = writeln!(
                     script,
                     "while [ $(cat {file} 2>/dev/null | wc -l) -lt {lines} ] && kill -0 $! 2>/dev/null; do sleep 0.05; done"
