@@ -432,7 +432,7 @@ fn model_from_hostile_values_is_finite() {
     let mut rng = Pcg64::seed_from_u64(3);
     let mut pick = || values[(rand_pcg::rand_core::Rng::next_u32(&mut rng) as usize) % values.len()];
     let mut usable = 0;
-    for case in 0..300 {
+    for case in 0..600 {
         let n = 1 + case % 7;
         let mut streams = Streams::zeros(n, 2).unwrap();
         for row in 0..n {
