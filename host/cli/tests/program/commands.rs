@@ -15,16 +15,16 @@ use fedbandit::service::store::file::File;
 use fedbandit_core::wire::cobs;
 use serde_json::Value;
 
-/// Thirty honest devices and ten liars: the honest ones reach almost the best expected reward.
+/// Thirty honest devices and ten corrupted ones: the honest ones reach almost the best expected reward.
 #[test]
-fn fleet_with_a_quarter_of_liars_learns() {
+fn fleet_with_a_quarter_corrupted_learns() {
     let here = Fleet::empty("fleet-learns");
     here.stdout("enroll --dir fleet --dim 8 --count 40");
     here.configure("steps = 4096");
     let service = here.serve();
-    let liars = here.devices(&service.devices[0], "--first 31 --count 10 --attack sign-flip --episodes 30");
+    let corrupted = here.devices(&service.devices[0], "--first 31 --count 10 --attack sign-flip --episodes 30");
     let honest = here.devices(&service.devices[0], "--count 30 --episodes 30").report();
-    liars.report();
+    corrupted.report();
     assert_eq!((&honest["devices"], &honest["episodes"]), (&30.into(), &30.into()));
     assert_eq!(honest["acknowledged"], 30 * 30);
     let [worth, best] = ["last_mean_worth", "last_mean_best"].map(|key| honest[key].as_f64().unwrap());
@@ -37,7 +37,7 @@ fn fleet_with_a_quarter_of_liars_learns() {
     let mean_reward = status["mean_reward"].as_f64().unwrap();
     assert!(mean_reward > 0.8 * best && mean_reward < 1.2 * best, "{mean_reward} of {best}");
     let far: Vec<u64> = status["suspicious"].as_array().unwrap().iter().map(|s| s["agent"].as_u64().unwrap()).collect();
-    assert!(far.len() == 8 && far.iter().all(|agent| *agent > 30), "the outliers are liars: {far:?}");
+    assert!(far.len() == 8 && far.iter().all(|agent| *agent > 30), "outliers are not all corrupted: {far:?}");
 }
 
 #[test]

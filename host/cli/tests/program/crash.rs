@@ -27,7 +27,7 @@ const KILLS: u32 = 100;
 /// Acknowledged episodes of each device at the end.
 const ACKNOWLEDGED: usize = 60;
 
-/// What a device has sent and received.
+/// Frames that a device has sent and received.
 #[derive(Default)]
 struct Memory {
     /// Sent summaries by episode: U packed, then u.

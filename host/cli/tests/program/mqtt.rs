@@ -32,7 +32,7 @@ const ACL: &str = "user controller\n\
     pattern write fedbandit/v1/+/state/%u\n\
     pattern read fedbandit/v1/+/down/%u\n";
 
-/// Thirty honest devices and ten liars, behind a broker that restricts each to its own topics.
+/// Thirty honest devices and ten corrupted ones, behind a broker that restricts each to its own topics.
 #[test]
 fn fleet_learns_through_a_broker() {
     let fleet = Fleet::new("mqtt-learns", 40);
@@ -51,9 +51,9 @@ fn fleet_learns_through_a_broker() {
     let service = fleet.serve();
     assert_eq!(service.devices[1], broker.url(), "without the password");
     let episodes = "--episodes 30";
-    let liars = fleet.devices(&url("{agent}"), &format!("--first 31 --count 10 --attack sign-flip {episodes}"));
+    let corrupted = fleet.devices(&url("{agent}"), &format!("--first 31 --count 10 --attack sign-flip {episodes}"));
     let honest = fleet.devices(&url("{agent}"), &format!("--count 30 {episodes}")).report();
-    liars.report();
+    corrupted.report();
     assert_eq!((&honest["episodes"], &honest["acknowledged"]), (&30.into(), &900.into()));
     let [worth, best] = ["late_mean_worth", "late_mean_best"].map(|key| honest[key].as_f64().unwrap());
     assert!(worth > 0.95 * best && best > 0.0, "{worth} of {best}");
@@ -164,7 +164,7 @@ fn broker_with_tls_is_verified() {
     let fleet = Fleet::new("mqtts", 2);
     test_certificate::write(fleet.path(), "our");
     test_certificate::write(fleet.path(), "other");
-    // Where the computer has IPv6, the broker is there as well.
+    // The broker also listens on IPv6, if the machine has it.
     let other = TcpListener::bind("[::1]:0").ok().map(|listener| listener.local_addr().unwrap().port());
     let certified = "certfile our-cert.pem\nkeyfile our-key.pem";
     let second = other.map_or(String::new(), |port| format!("listener {port} ::1\n{certified}"));
