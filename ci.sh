@@ -46,7 +46,7 @@ setup_broker() { apt_install /usr/sbin/mosquitto mosquitto && apt_install mosqui
 
 embedded_cargo() { env ${FEDBANDIT_EMBEDDED_TOOLCHAIN:+RUSTUP_TOOLCHAIN=$FEDBANDIT_EMBEDDED_TOOLCHAIN} cargo "$@"; }
 # Always the whole workspace: `-p` would select other features, and rebuild the dependencies.
-checks() { setup_host && cargo test --locked --workspace --all-features --profile checks "$@"; }
+checks() { setup_host && cargo test --no-fail-fast --locked --workspace --all-features --profile checks "$@"; }
 # The program of the test package, which cargo builds along with any of its tests.
 measure() { checks -q --no-run --test faults && target/checks/fedbandit-tests "$@"; }
 
