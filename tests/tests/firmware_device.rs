@@ -189,7 +189,7 @@ fn device_on_every_board_learns_like_its_twin() {
             line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
             model.learn(&expected);
         }
-        device.wait_for_log("episode 3 is over");
+        device.wait_for_log("episode 3 finished");
     }
 }
 
@@ -218,7 +218,7 @@ fn device_on_a_bad_line_loses_nothing() {
     indefinite.design[0] = -1.0;
     send_until_logged(&mut line, &damaged, &device, "frame dropped");
     send_until_logged(&mut line, &encode(&stranger, &Message::Model(model.view())), &device, "frame dropped");
-    send_until_logged(&mut line, &encode(&identity, &Message::Model(indefinite.view())), &device, "model refused");
+    send_until_logged(&mut line, &encode(&identity, &Message::Model(indefinite.view())), &device, "model rejected");
 
     // The good one twice; then no acknowledgement until the summary has come three times.
     send_until_logged(&mut line, &good, &device, "model of episode 1");
@@ -250,7 +250,7 @@ fn device_without_a_controller_continues_with_its_model() {
         let first = encode(&identity, &Message::Model(model.view()));
         send_until_logged(&mut line, &first, &device, "model of episode 1");
         for episode in 1..=3 {
-            device.wait_for_log(&format!("episode {episode} is over"));
+            device.wait_for_log(&format!("episode {episode} finished"));
         }
         // All three summaries wait for a controller that returns.
         let mut twin = Twin::new(identity.agent);
@@ -300,9 +300,9 @@ fn completes_episode_after_reset(agent: u32) -> bool {
 
 /// Waits for the end of a reset, and returns the episode and the steps that the device has restored.
 fn restored(device: &Device) -> (u32, u32) {
-    let line = device.wait_for_log("back in episode");
+    let line = device.wait_for_log("restored episode");
     let words: Vec<&str> = line.split(' ').collect();
-    let ["back", "in", "episode", episode, "with", steps, "steps"] = words[..] else { panic!("{line}") };
+    let ["restored", "episode", episode, "with", steps, "steps"] = words[..] else { panic!("{line}") };
     (episode.parse().unwrap(), steps.parse().unwrap())
 }
 
@@ -353,7 +353,7 @@ fn device_keeps_its_last_good_model_and_resumes() {
 
         // Three episodes without a controller, by the first model.
         for episode in 2..=4 {
-            device.wait_for_log(&format!("episode {episode} is over"));
+            device.wait_for_log(&format!("episode {episode} finished"));
         }
         let mut line = device.line().unwrap();
         for episode in 2..=4 {
@@ -373,7 +373,7 @@ fn device_keeps_its_last_good_model_and_resumes() {
         // A slow machine may have completed more episodes by the first model before that.
         let log = device.log();
         let before = log.iter().take_while(|line| !line.contains("model of episode 3"));
-        for _ in 4..before.filter(|line| line.contains("is over")).count() {
+        for _ in 4..before.filter(|line| line.contains("finished")).count() {
             twin.complete();
             twin.agent.finish();
         }
