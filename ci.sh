@@ -78,7 +78,7 @@ step_faults() { # 200 simulated fault scenarios, the store on a failing disk, se
 }
 step_page() { # status page in Chromium, screenshots in target/tmp; --write: docs/figures/status.png
   apt_install chromium chromium || skip "Chromium cannot be installed" || return
-  checks --test program -- --ignored page:: || return
+  checks --test program -- --ignored status_page:: || return
   [ "${1:-}" != --write ] || cp target/tmp/page-desk-light.png docs/figures/status.png
 }
 step_docs() { # rustdoc, warnings denied; the last line of ./ci.sh in README.md

@@ -7,7 +7,7 @@
 mod choices;
 pub(crate) mod keys;
 mod resolve;
-mod run;
+mod run_config;
 mod validate;
 
 use std::fmt;
@@ -20,7 +20,7 @@ pub(crate) use choices::MAX_REWARD;
 pub use choices::{AggregatorName, Privacy, RewardKind, ScheduleName};
 pub use keys::{Configure, Key, parse_toml};
 pub(crate) use resolve::ResolvedRun;
-pub use run::RunConfig;
+pub use run_config::RunConfig;
 
 /// Error returned for an invalid configuration: the key, the reason and, if known, the place in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -9,7 +9,6 @@ mod guide;
 mod hostile;
 mod kills;
 mod mqtt;
-mod page;
 #[path = "../../../../tests/src/harness/process.rs"]
 #[expect(unreachable_pub, reason = "shared with the end-to-end tests")]
 mod process;
@@ -18,6 +17,7 @@ mod run_directory;
 mod serial;
 mod settings;
 mod signals;
+mod status_page;
 mod tap;
 mod test_certificate;
 mod test_fleet;

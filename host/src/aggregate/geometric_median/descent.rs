@@ -5,7 +5,7 @@
 
 use super::super::{distance, norm};
 use super::certificate::{Slope, gap};
-use super::memory::{Memory, dot};
+use super::lbfgs::{Lbfgs, dot};
 use super::pass::{Pass, Sums, View};
 use super::{Tolerance, few, upper_median};
 
@@ -56,7 +56,7 @@ pub(super) struct Descent<'a> {
     pub(super) typical: f64,
     /// Distance of every row from the last iterate.
     pub(super) radii: Vec<f64>,
-    pub(super) memory: Memory,
+    pub(super) memory: Lbfgs,
 }
 
 /// Iterate with the results of its pass.
@@ -172,7 +172,7 @@ impl Descent<'_> {
         let scale = there.sums.weight / here.sums.weight;
         if !(0.1..10.0).contains(&scale) {
             // The curvature differs at another scale.
-            self.memory = Memory::default();
+            self.memory = Lbfgs::default();
         } else if there.sums.at == here.sums.at {
             self.memory.remember(difference(&there.z, &here.z), difference(&there.gradient, &here.gradient));
         }
@@ -180,7 +180,7 @@ impl Descent<'_> {
 
     /// Restarts from the coordinate-wise median of all rows. Unlike the median of a few rows, no minority controls it.
     fn restart(&mut self) -> Place {
-        self.memory = Memory::default();
+        self.memory = Lbfgs::default();
         self.visit(self.view.middle())
     }
 

@@ -5,13 +5,13 @@
 
 mod certificate;
 mod descent;
-mod memory;
+mod lbfgs;
 mod pass;
 
 use std::ops::Range;
 
 use descent::{Descent, Goal, Place, typical};
-use memory::Memory;
+use lbfgs::Lbfgs;
 use pass::{BLOCK, PARALLEL, Pass, View};
 use rayon::prelude::*;
 
@@ -31,7 +31,7 @@ pub enum Tolerance {
 pub struct GeometricMedian {
     tolerance: Tolerance,
     plain: bool,
-    last: Option<(Vec<f64>, Memory)>,
+    last: Option<(Vec<f64>, Lbfgs)>,
 }
 
 impl GeometricMedian {
@@ -65,7 +65,7 @@ impl GeometricMedian {
         let last = self.last.take().filter(|(point, _)| point.len() == points.dimension());
         let fewest_blocks = if last.is_some() { FEWEST_BLOCKS_WARM } else { FEWEST_BLOCKS };
         let (mut start, memory) =
-            last.unwrap_or_else(|| (start(few(points.len()).map(|i| points.row(i))), Memory::default()));
+            last.unwrap_or_else(|| (start(few(points.len()).map(|i| points.row(i))), Lbfgs::default()));
         let mut typical = typical_distance(points, &start, few(points.len()));
         if !SQUARED_WELL.contains(&typical) {
             // A few rows may be chosen to mislead; the median of all rows cannot be.
@@ -86,7 +86,7 @@ impl GeometricMedian {
 pub fn certify(points: &Points<'_>, point: Vec<f64>) -> Aggregate {
     let oracle = GeometricMedian::new(Tolerance::Absolute(0.0));
     let typical = typical_distance(points, &point, few(points.len()));
-    answer(oracle.descent(View::all(points), typical, Memory::default()).visit(point), 1)
+    answer(oracle.descent(View::all(points), typical, Lbfgs::default()).visit(point), 1)
 }
 
 /// Runs one pass at a point, for benchmarks. Writes the distances to `radii`.
@@ -120,7 +120,7 @@ fn through_samples(
     points: &Points<'_>,
     start: Vec<f64>,
     fewest_blocks: usize,
-) -> (Place, u32, Memory) {
+) -> (Place, u32, Lbfgs) {
     let Descent { goal, mut memory, mut typical, plain, mut radii, view } = all;
     let mut z = start;
     for stride in SAMPLES.into_iter().filter(|stride| points.len() / BLOCK / stride >= fewest_blocks) {
@@ -135,7 +135,7 @@ fn through_samples(
 }
 
 impl GeometricMedian {
-    fn descent<'a>(&self, view: View<'a>, typical: f64, memory: Memory) -> Descent<'a> {
+    fn descent<'a>(&self, view: View<'a>, typical: f64, memory: Lbfgs) -> Descent<'a> {
         Descent { view, goal: Goal::Within(self.tolerance), plain: self.plain, typical, radii: Vec::new(), memory }
     }
 }
@@ -192,7 +192,7 @@ impl GeometricMedian {
         };
         let oracle = Self { tolerance, plain: self.plain, last: None };
         let begin = self::start(copy.rows());
-        let (found, passes) = oracle.descent(View::all(&copy), 1.0, Memory::default()).run(begin);
+        let (found, passes) = oracle.descent(View::all(&copy), 1.0, Lbfgs::default()).run(begin);
         let (point, lost) = unscale(&found.z, &origin, k);
         // g is 1-Lipschitz, so the rounding of the inverse transformation is added to the gap.
         let smallest = origin.len() as f64 * scale(f64::from_bits(1), -k).max(f64::from_bits(1));

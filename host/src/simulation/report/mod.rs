@@ -1,11 +1,11 @@
 //! Reports of simulations: tables, plots and an HTML page.
 
 mod figures;
-mod page;
+mod html;
 mod plot;
 
 pub use figures::{regret_plot, varied_plots};
-pub use page::{html, text_table};
+pub use html::{html, text_table};
 pub use plot::{Axis, Plot, Point, Series, format_number};
 
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ const PAIRS: usize = 12;
 
 /// Recent steps s with the gradient changes y along them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct Lbfgs {
     pairs: VecDeque<Pair>,
 }
 
@@ -21,7 +21,7 @@ struct Pair {
     product: f64,
 }
 
-impl Memory {
+impl Lbfgs {
     pub(super) fn remember(&mut self, step: Vec<f64>, change: Vec<f64>) {
         let product = dot(&step, &change);
         // A smaller product may be rounding error, and H divides by it.
