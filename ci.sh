@@ -66,7 +66,7 @@ step_lint() { # clippy, warnings denied, on the workspace and the firmware
   done
 }
 step_test() { # unit, property and documentation tests of core and host
-  setup_broker && apt_install python3 python3 && apt_install socat socat || return
+  setup_broker && apt_install python3 python3 && apt_install socat socat && apt_install openssl openssl || return
   local test tests=()
   for test in {core,host,host/*}/tests/{*.rs,*/main.rs}; do
     tests+=(--test "$(basename "${test%/main.rs}" .rs)")
