@@ -58,7 +58,11 @@ step_fmt() { # formatting
 step_lint() { # clippy, warnings denied, on the workspace and the firmware
   # In the profile of the tests, so that macros and build scripts are built once for both.
   setup_embedded && cargo clippy --locked --profile checks --workspace --all-targets --all-features &&
-    cargo clippy --locked --profile checks -p fedbandit-core || return
+    cargo clippy --locked --profile checks -p fedbandit-core && cargo clippy --locked --profile checks -p fedbandit || return
+  if cargo tree --locked -p fedbandit -e normal --prefix none | grep -E '^(axum|clap|redb|tokio) '; then
+    echo "the library depends on these packages without its feature 'service'"
+    return 1
+  fi
   local check=clippy board
   [ -z "${FEDBANDIT_EMBEDDED_TOOLCHAIN:-}" ] || check=check # Debian's compiler has no clippy
   for board in mps2-an386:thumbv7em-none-eabihf netduinoplus2:thumbv7em-none-eabihf microbit:thumbv6m-none-eabi; do
