@@ -7,10 +7,38 @@ use crate::kernel::dot;
 
 /// Action x of a decision set: a feature vector with ‖x‖₂ ≤ 1.
 ///
-/// A column vector of `nalgebra`, with its arithmetic; `Action::from([…])` converts an array.
+/// A column vector of `nalgebra`, with its arithmetic. An array `[f32; D]` is accepted wherever an action is.
 /// [`Agent::select`](crate::Agent::select) and [`Agent::record`](crate::Agent::record) check the norm. [`project`] scales any
 /// finite vector into range.
 pub type Action<const D: usize> = SVector<f32, D>;
+
+/// An [`Action`] or an array of its D entries, or a reference to either.
+pub trait AsAction<const D: usize> {
+    /// Returns the entries.
+    fn as_action(&self) -> &[f32; D];
+}
+
+impl<const D: usize> AsAction<D> for [f32; D] {
+    #[inline(always)]
+    fn as_action(&self) -> &[f32; D] {
+        self
+    }
+}
+
+impl<const D: usize> AsAction<D> for Action<D> {
+    #[inline(always)]
+    fn as_action(&self) -> &[f32; D] {
+        let [x] = &self.data.0;
+        x
+    }
+}
+
+impl<A: AsAction<D>, const D: usize> AsAction<D> for &A {
+    #[inline(always)]
+    fn as_action(&self) -> &[f32; D] {
+        (**self).as_action()
+    }
+}
 
 /// Largest ‖x‖₂², computed in f32, that is accepted as "at most one": 1 + (D + 8)·2⁻²³.
 ///
@@ -28,18 +56,19 @@ pub const fn norm_squared_limit(dimension: usize) -> f32 {
 ///
 /// ```
 /// use fedbandit_core::{Action, project};
-/// assert_eq!(project(&Action::from([3.0, 4.0])), Action::from([0.6, 0.8]));
-/// assert_eq!(project(&Action::from([0.3, 0.4])), Action::from([0.3, 0.4]));
+/// assert_eq!(project(&[3.0, 4.0]), Action::from([0.6, 0.8]));
+/// assert_eq!(project(&[0.3, 0.4]), Action::from([0.3, 0.4]));
 /// ```
-pub fn project<const D: usize>(action: &Action<D>) -> Action<D> {
+pub fn project<const D: usize>(action: &impl AsAction<D>) -> Action<D> {
+    let x = action.as_action();
     // Division by the largest entry first keeps squares from overflowing.
-    let largest = action.iter().fold(0.0_f32, |max, x| if x.abs() > max { x.abs() } else { max });
-    if largest <= 1.0 && dot(entries(action), entries(action)) <= 1.0 {
-        return *action;
+    let largest = x.iter().fold(0.0_f32, |max, x| if x.abs() > max { x.abs() } else { max });
+    if largest <= 1.0 && dot(x, x) <= 1.0 {
+        return Action::from(*x);
     }
-    let scaled = action.map(|x| x / largest);
-    let norm = libm::sqrtf(dot(entries(&scaled), entries(&scaled)));
-    scaled.map(|x| x / norm)
+    let scaled = x.map(|x| x / largest);
+    let norm = libm::sqrtf(dot(&scaled, &scaled));
+    Action::from(scaled.map(|x| x / norm))
 }
 
 /// Validates that ‖x‖₂ ≤ 1 and every entry is finite. A NaN or an infinity fails the comparison of the squared norm too.
@@ -53,11 +82,4 @@ pub(crate) fn check<const D: usize>(x: &[f32; D]) -> Result<(), ActionError> {
 #[inline(never)]
 pub(crate) fn rejection(x: &[f32]) -> ActionError {
     if x.iter().all(|entry| entry.is_finite()) { ActionError::NormAboveOne } else { ActionError::NotFinite }
-}
-
-/// Returns the action's entries as an array.
-#[inline(always)]
-pub(crate) fn entries<const D: usize>(action: &Action<D>) -> &[f32; D] {
-    let [x] = &action.data.0;
-    x
 }

@@ -1,10 +1,8 @@
 //! The agent: LinUCB selection and episode sums (Algorithm 1, lines 5 to 12).
 
-use core::borrow::Borrow;
-
 use rand_core::Rng;
 
-use crate::action::{Action, check, entries, norm_squared_limit, rejection};
+use crate::action::{AsAction, check, norm_squared_limit, rejection};
 use crate::error::{ModelError, RecordError, SelectError};
 use crate::factor::{PIVOT_FLOOR, factorise, in_range};
 use crate::kernel::{self, LANES, Lanes};
@@ -156,6 +154,12 @@ impl<const D: usize> Agent<D> {
         self.begin(model).inspect_err(|_| self.episode = ahead)
     }
 
+    /// Discards the running episode's steps and returns to episode 1, with the same model.
+    #[cfg(feature = "wire")]
+    pub(crate) fn restart(&mut self) {
+        (self.episode, self.steps) = (1, 0);
+    }
+
     /// Returns the optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹} of an action.
     ///
     /// It differs from the exact value by at most [`rounding::score`](crate::rounding::score). Cost: D(D+1)/2 + 3D
@@ -163,8 +167,8 @@ impl<const D: usize> Agent<D> {
     ///
     /// # Errors
     /// The vector is not an action.
-    pub fn score(&self, action: &Action<D>) -> Result<f32, ActionError> {
-        let x = entries(action);
+    pub fn score(&self, action: &impl AsAction<D>) -> Result<f32, ActionError> {
+        let x = action.as_action();
         let score = self.score_above(f32::NEG_INFINITY, x);
         if score.is_nan() { Err(rejection(x)) } else { Ok(score) }
     }
@@ -210,9 +214,9 @@ impl<const D: usize> Agent<D> {
     /// Chooses the action with the largest [`score`](Self::score) (line 8); ties go to the first.
     ///
     /// ```
-    /// # use fedbandit_core::{Action, Agent, Prior, Rewards};
-    /// # let agent = Agent::<2>::new(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded }).unwrap();
-    /// let decision_set = [Action::from([0.0, 0.5]), Action::from([0.0, 1.0]), Action::from([1.0, 0.0])];
+    /// # use fedbandit_core::{Agent, Prior, Rewards};
+    /// # let agent = Agent::<2>::new(&Prior::new(1.0, 1.0, 8, Rewards::Unbounded)).unwrap();
+    /// let decision_set = [[0.0, 0.5], [0.0, 1.0], [1.0, 0.0]];
     /// assert_eq!(agent.select(&decision_set).unwrap().index, 1);
     /// assert_eq!(agent.select(decision_set.iter().rev()).unwrap().index, 0);
     /// ```
@@ -221,7 +225,7 @@ impl<const D: usize> Agent<D> {
     /// The decision set is empty or contains a vector that is not an action; the error names its index.
     pub fn select<I>(&self, decision_set: I) -> Result<Choice, SelectError>
     where
-        I: IntoIterator<Item: Borrow<Action<D>>>,
+        I: IntoIterator<Item: AsAction<D>>,
     {
         if cfg!(any(target_feature = "sse2", target_feature = "neon")) {
             self.select_by_blocks(decision_set)
@@ -235,11 +239,11 @@ impl<const D: usize> Agent<D> {
     #[doc(hidden)]
     pub fn select_one_by_one<I>(&self, decision_set: I) -> Result<Choice, SelectError>
     where
-        I: IntoIterator<Item: Borrow<Action<D>>>,
+        I: IntoIterator<Item: AsAction<D>>,
     {
         let mut best = Best::NONE;
         for (index, action) in decision_set.into_iter().enumerate() {
-            let x = entries(action.borrow());
+            let x = action.as_action();
             best.offer(index, self.score_above(best.score, x), || rejection(x))?;
         }
         best.choice()
@@ -248,14 +252,14 @@ impl<const D: usize> Agent<D> {
     /// [`select`](Self::select) on several actions at a time, in vector registers.
     fn select_by_blocks<I>(&self, decision_set: I) -> Result<Choice, SelectError>
     where
-        I: IntoIterator<Item: Borrow<Action<D>>>,
+        I: IntoIterator<Item: AsAction<D>>,
     {
         let mut best = Best::NONE;
         let mut block = [[0.0; LANES]; D];
         let mut filled = 0;
         let mut start = 0;
         for action in decision_set {
-            for (row, x_j) in block.iter_mut().zip(entries(action.borrow())) {
+            for (row, x_j) in block.iter_mut().zip(action.as_action()) {
                 if let Some(cell) = row.get_mut(filled) {
                     *cell = *x_j;
                 }
@@ -296,13 +300,13 @@ impl<const D: usize> Agent<D> {
     /// As [`select`](Self::select).
     pub fn select_random_ties<I, R>(&self, decision_set: I, rng: &mut R) -> Result<Choice, SelectError>
     where
-        I: IntoIterator<Item: Borrow<Action<D>>>,
+        I: IntoIterator<Item: AsAction<D>>,
         R: Rng + ?Sized,
     {
         let mut best: Option<Choice> = None;
         let mut equals = 1_u32;
         for (index, action) in decision_set.into_iter().enumerate() {
-            let score = self.score(action.borrow()).map_err(|reason| SelectError::Action { index, reason })?;
+            let score = self.score(&action).map_err(|reason| SelectError::Action { index, reason })?;
             match &mut best {
                 Some(best) if score < best.score => {}
                 Some(best) if score == best.score => {
@@ -328,11 +332,11 @@ impl<const D: usize> Agent<D> {
     ///
     /// # Errors
     /// All L steps are already recorded, the vector is not an action, or the reward is not finite or too large.
-    pub fn record(&mut self, action: &Action<D>, reward: f32) -> Result<(), RecordError> {
+    pub fn record(&mut self, action: &impl AsAction<D>, reward: f32) -> Result<(), RecordError> {
         if self.steps >= self.episode_len {
             return Err(RecordError::EpisodeFull);
         }
-        let x = entries(action);
+        let x = action.as_action();
         check(x).map_err(RecordError::Action)?;
         if !(reward.abs() <= REWARD_LIMIT) {
             return Err(RecordError::Reward);

@@ -22,7 +22,7 @@ mod summary;
 #[cfg(feature = "wire")]
 pub mod wire;
 
-pub use action::{Action, norm_squared_limit, project};
+pub use action::{Action, AsAction, norm_squared_limit, project};
 pub use agent::{Agent, Choice};
 pub use error::{ActionError, ModelError, RecordError, SelectError, StateError};
 pub use model::{Model, Prior, Rewards, Values, packed_len};

@@ -24,6 +24,20 @@ pub struct Model<'a> {
     pub design: Values<'a>,
 }
 
+impl<'a> Model<'a> {
+    /// Creates a model from θ and the upper triangle of Λ, row by row; arrays and slices will do.
+    pub fn new(
+        episode: u32,
+        episode_len: u32,
+        beta: f32,
+        rewards: Rewards,
+        theta: impl Into<Values<'a>>,
+        design: impl Into<Values<'a>>,
+    ) -> Self {
+        Self { episode, episode_len, beta, rewards, theta: theta.into(), design: design.into() }
+    }
+}
+
 /// State of an agent before its first model: θ = 0, Λ = λI, in episode 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -37,6 +51,13 @@ pub struct Prior {
     pub episode_len: u32,
     /// Reward range of this run.
     pub rewards: Rewards,
+}
+
+impl Prior {
+    /// Creates a prior; [`Agent::new`](crate::Agent::new) checks the values.
+    pub const fn new(lambda: f32, beta: f32, episode_len: u32, rewards: Rewards) -> Self {
+        Self { lambda, beta, episode_len, rewards }
+    }
 }
 
 /// Range of rewards.

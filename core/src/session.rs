@@ -1,8 +1,9 @@
 //! The device's side of the link to a controller, as a sans-IO state machine.
 //!
-//! Time and random numbers are arguments; [`Session::poll`] returns the frames to send. A summary is repeated, byte for byte,
-//! until the controller acknowledges it. Retries back off exponentially from one second to about a minute. Jitter keeps the
-//! devices of a fleet from reconnecting simultaneously after an outage.
+//! Time and random numbers are arguments. [`Session::poll`] returns the frame to send, and [`Session::poll_at`] the time of the
+//! next one, so a device can sleep until then. A summary is repeated, byte for byte, until the controller settles it. Retries
+//! back off exponentially from one second to about a minute. Jitter keeps the devices of a fleet from sending simultaneously
+//! after an outage or a deadline.
 
 use heapless::{Deque, Vec};
 use rand_core::Rng;
@@ -11,7 +12,9 @@ use crate::agent::Agent;
 use crate::error::ModelError;
 use crate::model::Model;
 use crate::summary::EpisodeSummary;
-use crate::wire::{Channel, DecodeError, Identity, Message, NackReason, Sender, claimed_type};
+use crate::wire::{
+    CONTROL_LEN, Channel, DecodeError, EncodeError, Fate, Identity, IdentityError, Message, max_frame_len,
+};
 
 /// Delay before the first retry, in milliseconds.
 const FIRST_RETRY: u32 = 1_000;
@@ -19,30 +22,43 @@ const FIRST_RETRY: u32 = 1_000;
 /// Largest number of doublings of the retry delay: 1 s, 2 s, … 64 s.
 const MAX_DOUBLINGS: u32 = 6;
 
-/// Longest interval between heartbeats, in milliseconds.
-const HEARTBEAT_INTERVAL: u32 = 30_000;
+/// Longest wait that a controller can impose, in milliseconds: a day.
+const MAX_WAIT: u32 = 86_400_000;
 
-/// Link state of a device, with room for W unacknowledged summaries in frames of up to F bytes.
+/// Interval of heartbeats, in milliseconds, that keeps a connection to the service open.
+pub const HEARTBEAT_INTERVAL: u32 = 30_000;
+
+/// Link state of a device of dimension D, with room for W unacknowledged summaries in frames of up to F bytes.
 ///
-/// F must be at least [`max_frame_len`](crate::wire::max_frame_len) of the dimension, `max_sealed_frame_len` for sealed frames.
-pub struct Session<const F: usize, const W: usize> {
+/// F must be at least [`max_frame_len`] of D; the compiler checks it.
+pub struct Session<const D: usize, const F: usize, const W: usize> {
     channel: Channel,
     boot: u32,
     /// Episodes and frames of unacknowledged summaries, oldest first.
     outbox: Deque<(u32, Vec<u8, F>), W>,
+    /// The last frame that was not a summary.
+    control: [u8; CONTROL_LEN],
     /// True until the model of the running episode arrives.
     wants_model: bool,
-    /// Episode of the last applied model; 0 before the first.
+    /// Episode of the last model applied in this run; 0 before the first.
     last_model: u32,
-    /// Time of the next frame, in milliseconds.
+    /// Challenge of the hello that has not been answered yet.
+    challenge: Option<u32>,
+    /// Time of the next summary or hello, in milliseconds.
     next_send: u64,
     attempts: u32,
-    lost: u32,
+    /// Interval of heartbeats; none if there are none.
+    heartbeat: Option<u32>,
+    next_heartbeat: u64,
+    /// Random number drawn for the last frame.
+    jitter: u32,
+    dropped: u32,
 }
 
 /// Effect of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum Event {
     /// The agent applied the model.
     Model {
@@ -50,49 +66,84 @@ pub enum Event {
         episode: u32,
     },
     /// The agent rejected the model and keeps its last valid one.
-    ModelRefused(ModelError),
-    /// The controller stored a summary durably.
+    ModelRejected(ModelError),
+    /// The controller settled a summary, which is not sent again.
     Acknowledged {
         /// The summary's episode.
         episode: u32,
+        /// Whether it counts.
+        fate: Fate,
     },
-    /// The controller rejected a summary.
-    Rejected {
-        /// The summary's episode.
-        episode: u32,
-        /// Reason for the rejection.
-        reason: NackReason,
+    /// There is no newer model yet. The session asks again after the deadline.
+    Waiting,
+    /// The session continues in another run. Store the run for [`Session::resume_run`] if the device's state survives a
+    /// reset.
+    NextRun {
+        /// The new run.
+        run: u32,
     },
-    /// The frame acknowledged no pending summary, or its message type is sent by devices only.
+    /// The frame answers nothing that is pending.
     Ignored,
 }
 
-impl<const F: usize, const W: usize> Session<F, W> {
-    /// Creates a session over plain frames; `boot` is the device's boot counter. The first frame is a hello.
-    pub fn new(identity: Identity, boot: u32) -> Self {
-        Self::with(Channel::plain(identity), boot)
-    }
-
-    /// Creates a session over sealed frames, for an identity that requires them. It rejects plain frames.
+impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
+    /// Creates a session; `boot` is the device's boot counter. The first frame is a hello, which asks for the run.
     ///
-    /// Create only one per start: the rules of [`Channel::sealed_device`] for `boot` apply.
-    /// [`handle`](Self::handle) and [`resume`](Self::resume) need F bytes of stack to open a frame.
-    #[cfg(feature = "sealed")]
-    pub fn sealed(identity: Identity, boot: u32) -> Self {
-        Self::with(Channel::sealed_device(identity, boot), boot)
-    }
-
-    fn with(channel: Channel, boot: u32) -> Self {
-        Self {
-            channel,
+    /// With sealed frames, create only one session per start: the rules of [`Channel::device`] for `boot` apply.
+    ///
+    /// # Errors
+    /// The identity is for another dimension than D.
+    pub fn new(identity: Identity, boot: u32) -> Result<Self, IdentityError> {
+        const { assert!(F >= max_frame_len(D), "frame buffer F must have at least max_frame_len(D) bytes") };
+        const { assert!(W > 0, "there must be room for one summary") };
+        if usize::from(identity.dimension()) != D {
+            return Err(IdentityError::Dimension(identity.dimension()));
+        }
+        Ok(Self {
+            channel: Channel::device(identity, boot),
             boot,
             outbox: Deque::new(),
+            control: [0; CONTROL_LEN],
             wants_model: true,
             last_model: 0,
+            challenge: None,
             next_send: 0,
             attempts: 0,
-            lost: 0,
-        }
+            heartbeat: None,
+            next_heartbeat: 0,
+            jitter: 0,
+            dropped: 0,
+        })
+    }
+
+    /// Continues in the run stored before a reset, so that the device need not ask for it.
+    pub fn resume_run(&mut self, run: u32) {
+        self.channel.enter_run(run);
+    }
+
+    /// Queues a frame saved from [`unacknowledged`](Self::unacknowledged) before a reset. Call
+    /// [`resume_run`](Self::resume_run) first.
+    ///
+    /// # Errors
+    /// The bytes are not a summary frame of this device and run.
+    pub fn resume(&mut self, frame: &[u8]) -> Result<(), DecodeError> {
+        let episode = self.channel.own_summary(frame)?;
+        let frame = Vec::from_slice(frame).map_err(|_| DecodeError::Length)?;
+        self.enqueue(episode, frame);
+        Ok(())
+    }
+
+    /// Sends a heartbeat whenever nothing else was sent for `interval` milliseconds, shortened at random by up to a half.
+    ///
+    /// For connections that are closed when idle, with [`HEARTBEAT_INTERVAL`]. Off by default: a heartbeat would wake up a
+    /// sleeping device.
+    pub fn send_heartbeats(&mut self, interval: u32) {
+        self.heartbeat = Some(interval);
+    }
+
+    /// Returns the run; 0 before the first.
+    pub fn run(&self) -> u32 {
+        self.channel.run()
     }
 
     /// Returns true before the first model, and from the end of an episode until the next model is applied.
@@ -106,44 +157,30 @@ impl<const F: usize, const W: usize> Session<F, W> {
     }
 
     /// Returns the episode of the newest unacknowledged summary.
-    pub fn newest(&self) -> Option<u32> {
+    pub fn newest_unacknowledged(&self) -> Option<u32> {
         self.outbox.back().map(|(episode, _)| *episode)
     }
 
-    /// Returns the number of summaries dropped because W newer ones were pending.
-    pub fn lost(&self) -> u32 {
-        self.lost
+    /// Returns the number of summaries dropped because W newer ones were pending, or because their run is over.
+    pub fn dropped(&self) -> u32 {
+        self.dropped
     }
 
     /// Queues the summary of the episode that just ended and requests the next episode's model.
-    pub fn submit<const D: usize>(&mut self, summary: &EpisodeSummary<'_, D>, now: u64) {
+    pub fn submit(&mut self, summary: &EpisodeSummary<'_, D>, now: u64) {
         let mut frame = Vec::new();
-        // Resizing to the capacity cannot fail. Encoding fails if F is shorter than the frame.
-        if frame.resize(F, 0).is_ok() {
-            match self.channel.encode_summary(summary, &mut frame) {
-                Some(length) => {
-                    frame.truncate(length);
-                    self.enqueue(summary.episode(), frame);
-                }
-                None => self.lost = self.lost.saturating_add(1),
+        // Resizing to the capacity cannot fail. Encoding fails only after 2⁶⁴ sealed frames.
+        let resized = frame.resize(F, 0).map_err(|_| EncodeError::BufferTooShort);
+        match resized.and_then(|()| self.channel.encode_summary(summary, &mut frame)) {
+            Ok(length) => {
+                frame.truncate(length);
+                self.enqueue(summary.episode(), frame);
             }
+            Err(_) => self.dropped = self.dropped.saturating_add(1),
         }
         self.wants_model = true;
+        self.challenge = None;
         self.schedule(now, 0);
-    }
-
-    /// Queues a frame saved from [`unacknowledged`](Self::unacknowledged) before a reset.
-    ///
-    /// # Errors
-    /// The bytes are not a summary frame of this device.
-    pub fn resume(&mut self, frame: &[u8]) -> Result<(), DecodeError> {
-        let mut buffer = Vec::<u8, F>::new();
-        let Message::Summary(summary) = self.channel.decode_copy(Sender::Own, frame, &mut buffer)? else {
-            return Err(DecodeError::Type(claimed_type(frame)));
-        };
-        let frame = Vec::from_slice(frame).map_err(|_| DecodeError::Length)?;
-        self.enqueue(summary.episode, frame);
-        Ok(())
     }
 
     /// Queues a frame unless one of the same episode is already pending.
@@ -154,87 +191,121 @@ impl<const F: usize, const W: usize> Session<F, W> {
         if self.outbox.is_full() {
             // A controller accepts late summaries only within a window, so the oldest is the least valuable.
             self.outbox.pop_front();
-            self.lost = self.lost.saturating_add(1);
+            self.dropped = self.dropped.saturating_add(1);
         }
         _ = self.outbox.push_back((episode, frame));
     }
 
-    /// Processes a received frame and passes a model on to the agent.
+    /// Tells the session that the link was down and is up again: what is pending is sent at once.
+    ///
+    /// For links that report it, such as a TCP connection. Without this call, the session notices at its next retry.
+    pub fn link_up(&mut self, now: u64) {
+        self.next_heartbeat = now;
+        self.schedule(now, 0);
+    }
+
+    /// Processes a received frame and passes a model on to the agent. A sealed frame is decrypted in place.
     ///
     /// # Errors
-    /// The bytes are not a frame for this device; session and agent stay unchanged.
-    pub fn handle<const D: usize>(
-        &mut self,
-        frame: &[u8],
-        agent: &mut Agent<D>,
-        now: u64,
-    ) -> Result<Event, DecodeError> {
-        let mut buffer = Vec::<u8, F>::new();
-        let message = self.channel.decode_copy(Sender::Peer, frame, &mut buffer)?;
-        let event = match message {
+    /// The bytes are not a frame for this device and run; session and agent stay unchanged.
+    pub fn handle(&mut self, frame: &mut [u8], agent: &mut Agent<D>, now: u64) -> Result<Event, DecodeError> {
+        let event = match self.channel.decode(frame)? {
             Message::Model(model) => match self.begin(&model, agent) {
-                Ok(()) => Event::Model { episode: model.episode },
-                Err(error) => Event::ModelRefused(error),
+                Ok(()) => {
+                    self.schedule(now, 0);
+                    Event::Model { episode: model.episode }
+                }
+                Err(error) => Event::ModelRejected(error),
             },
-            Message::Ack { episode } if self.remove(episode) => Event::Acknowledged { episode },
-            Message::Nack { episode, reason } if self.remove(episode) => Event::Rejected { episode, reason },
+            Message::Ack { episode, fate, wait } if self.remove(episode) => {
+                // The controller is reachable, so the next summary is sent without delay.
+                let delay = if self.outbox.is_empty() { self.delay_after(wait) } else { 0 };
+                self.schedule(now, delay);
+                Event::Acknowledged { episode, fate }
+            }
+            Message::Wait { challenge, wait } if self.challenge == Some(challenge) => {
+                self.challenge = None;
+                // Only ever postpones: a controller cannot make the device ask more often than without answers.
+                self.next_send = self.next_send.max(now.saturating_add(self.delay_after(wait).into()));
+                Event::Waiting
+            }
+            Message::NextRun { challenge, run }
+                if self.challenge == Some(challenge) && run != self.run() && run != 0 =>
+            {
+                self.enter_run(run, agent);
+                Event::NextRun { run }
+            }
             _ => Event::Ignored,
         };
-        match event {
-            Event::Ignored | Event::ModelRefused(_) => {}
-            // The controller is reachable, so the next frame goes out without delay.
-            _ if !self.outbox.is_empty() => self.schedule(now, 0),
-            _ => self.schedule(now, FIRST_RETRY),
-        }
         Ok(event)
     }
 
     /// Applies a model. An agent that ran ahead with its last model returns to the controller's episode, but only for a newer
     /// model than that one: a replayed old model must not move it back.
-    fn begin<const D: usize>(&mut self, model: &Model<'_>, agent: &mut Agent<D>) -> Result<(), ModelError> {
+    fn begin(&mut self, model: &Model<'_>, agent: &mut Agent<D>) -> Result<(), ModelError> {
         match model.episode > self.last_model {
             true => agent.go_back(model)?,
             false => agent.begin(model)?,
         }
-        (self.last_model, self.wants_model) = (model.episode, false);
+        (self.last_model, self.wants_model, self.challenge) = (model.episode, false, None);
         Ok(())
     }
 
-    /// Writes the frame that is due, if any, and returns its length.
+    /// Starts another run. Summaries of the old one can never count again. The backoff goes on, so that a controller cannot
+    /// keep the device busy by sending it to and fro.
+    fn enter_run(&mut self, run: u32, agent: &mut Agent<D>) {
+        self.channel.enter_run(run);
+        self.dropped = self.dropped.saturating_add(self.outbox.len() as u32);
+        self.outbox.clear();
+        (self.last_model, self.wants_model, self.challenge) = (0, true, None);
+        agent.restart();
+    }
+
+    /// Returns the time at which [`poll`](Self::poll) has a frame to send, if nothing happens before: the device can sleep until
+    /// then. `None` if nothing is scheduled.
     ///
-    /// Call it regularly, and after each [`submit`](Self::submit) and [`handle`](Self::handle). At most one frame is due at a
-    /// time: after `Some`, calls with the same `now` return `None`, so it may be called in a loop until then.
+    /// Every call with `&mut self` can change it.
+    pub fn poll_at(&self) -> Option<u64> {
+        let pending = (self.wants_model || !self.outbox.is_empty()).then_some(self.next_send);
+        let heartbeat = self.heartbeat.map(|_| self.next_heartbeat);
+        match (pending, heartbeat) {
+            (Some(pending), Some(heartbeat)) => Some(pending.min(heartbeat)),
+            (pending, heartbeat) => pending.or(heartbeat),
+        }
+    }
+
+    /// Returns the frame that is due, if any: a summary, else a hello, else a heartbeat.
     ///
-    /// `episode` is the agent's. A buffer of F bytes always suffices; with a shorter one the frame stays due.
-    pub fn poll(&mut self, episode: u32, now: u64, rng: &mut impl Rng, frame: &mut [u8]) -> Option<usize> {
-        if now < self.next_send {
+    /// Call it at [`poll_at`](Self::poll_at). Calls in between return `None`. At most one frame is due at a time: after `Some`,
+    /// calls with the same `now` return `None`, so it may be called in a loop until then.
+    pub fn poll(&mut self, now: u64, rng: &mut impl Rng) -> Option<&[u8]> {
+        if self.poll_at().is_none_or(|due| now < due) {
             return None;
         }
-        let length = match self.outbox.front() {
-            Some((_, pending)) => {
-                let target = frame.get_mut(..pending.len())?;
-                for (to, from) in target.iter_mut().zip(pending) {
-                    *to = *from;
-                }
-                pending.len()
+        self.jitter = rng.next_u32();
+        if let Some(interval) = self.heartbeat {
+            self.next_heartbeat = now.saturating_add(self.shortened(interval).into());
+        }
+        let wants_model = self.wants_model && now >= self.next_send;
+        let summary_is_due = !self.outbox.is_empty() && now >= self.next_send;
+        if wants_model || summary_is_due {
+            self.next_send = now.saturating_add(self.shortened(FIRST_RETRY << self.attempts).into());
+            self.attempts = (self.attempts + 1).min(MAX_DOUBLINGS);
+        }
+        if summary_is_due {
+            return self.outbox.front().map(|(_, frame)| frame.as_slice());
+        }
+        let model = self.last_model;
+        let message = match wants_model {
+            true => {
+                let challenge = rng.next_u32();
+                self.challenge = Some(challenge);
+                Message::Hello { model, boot: self.boot, challenge }
             }
-            None => {
-                let message = match self.wants_model {
-                    true => Message::Hello { episode, boot: self.boot },
-                    false => Message::Heartbeat { episode },
-                };
-                self.channel.encode(&message, frame)?
-            }
+            false => Message::Heartbeat { model },
         };
-        let delay = match self.outbox.is_empty() && !self.wants_model {
-            true => HEARTBEAT_INTERVAL,
-            false => FIRST_RETRY << self.attempts,
-        };
-        // Shortens the delay by up to a half.
-        let jitter = (u64::from(rng.next_u32()) * u64::from(delay / 2)) >> 32;
-        self.next_send = now.saturating_add(u64::from(delay) - jitter);
-        self.attempts = (self.attempts + 1).min(MAX_DOUBLINGS);
-        Some(length)
+        let length = self.channel.encode(&message, &mut self.control).ok()?;
+        self.control.get(..length)
     }
 
     /// Removes the pending summary of an episode; returns false if there is none.
@@ -252,5 +323,22 @@ impl<const F: usize, const W: usize> Session<F, W> {
     fn schedule(&mut self, now: u64, delay: u32) {
         self.attempts = 0;
         self.next_send = now.saturating_add(delay.into());
+    }
+
+    /// Returns the delay of the next hello after an answer that announces a deadline in `wait` milliseconds: 1/32 more, for a
+    /// clock that is fast by up to 3 %, and up to 1/32 and a second as jitter.
+    fn delay_after(&self, wait: u32) -> u32 {
+        let wait = wait.min(MAX_WAIT);
+        wait + wait / 32 + self.shortened(FIRST_RETRY) + self.random_part(wait / 32)
+    }
+
+    /// Shortens a delay at random by up to a half.
+    fn shortened(&self, delay: u32) -> u32 {
+        delay - self.random_part(delay / 2)
+    }
+
+    /// Returns a random part of a delay, from the number drawn for the last frame.
+    fn random_part(&self, delay: u32) -> u32 {
+        ((u64::from(self.jitter) * u64::from(delay)) >> 32) as u32
     }
 }

@@ -36,7 +36,7 @@ impl<const D: usize> Agent<D> {
     ///
     /// ```
     /// # use fedbandit_core::{Agent, Prior, Rewards};
-    /// # let agent = Agent::<2>::new(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded }).unwrap();
+    /// # let agent = Agent::<2>::new(&Prior::new(1.0, 1.0, 8, Rewards::Unbounded)).unwrap();
     /// let mut flash = [0; Agent::<2>::SAVED_LEN];
     /// agent.save(&mut flash)?;
     /// assert_eq!(Agent::restore(&flash)?, agent);

@@ -130,7 +130,7 @@ pub(crate) fn invalid_actions_and_rewards_are_rejected() {
     const INVALID: [(f32, ActionError); 4] =
         [(f32::NAN, NotFinite), (f32::INFINITY, NotFinite), (f32::MAX, NormAboveOne), (1.001, NormAboveOne)];
     let (mut agent, rng) = (agent_with_one_step(), &mut Pcg32::seed_from_u64(1));
-    assert_eq!(agent.select(&[]), Err(SelectError::EmptyDecisionSet));
+    assert_eq!(agent.select::<&[Action<4>; 0]>(&[]), Err(SelectError::EmptyDecisionSet));
     for (index, (entry, reason)) in (0..20).flat_map(|index| INVALID.map(|invalid| (index, invalid))) {
         let mut decision_set = [axis(0, 0.5); 20];
         decision_set[index] = axis(index % D, entry);

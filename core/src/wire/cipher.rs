@@ -29,14 +29,6 @@ impl Cipher {
         Self { key: [[k0, k1, k2, k3], [k4, k5, k6, k7]], nonce: words(nonce) }
     }
 
-    /// Returns the two halves of block 0.
-    pub(super) fn keys(&self) -> [[u8; 32]; 2] {
-        let mut keys = [[0; 32]; 2];
-        let stream = self.block(0).into_iter().flatten().flat_map(u32::to_le_bytes);
-        keys.iter_mut().flatten().zip(stream).for_each(|(to, from)| *to = from);
-        keys
-    }
-
     /// Encrypts or decrypts a payload with the key stream from block 1 on.
     pub(super) fn apply(&self, payload: &mut [u8]) {
         let mut counter = 1_u32;
@@ -58,12 +50,15 @@ impl Cipher {
         self.mac(header, payload).verify(tag.into()).is_ok()
     }
 
-    /// Poly1305, keyed with the first half of block 0, over header, payload zero-padded to 16-byte blocks, and their lengths.
+    /// Poly1305, keyed with the first half of block 0, over header and payload, each zero-padded to 16-byte blocks, and
+    /// their lengths.
     fn mac(&self, header: &[u8; HEADER_LEN], payload: &[u8]) -> Poly1305 {
-        let [key, _] = self.keys();
+        let mut key = [0; 32];
+        let stream = self.block(0).into_iter().flatten().flat_map(u32::to_le_bytes);
+        key.iter_mut().zip(stream).for_each(|(to, from)| *to = from);
         let mut mac = Poly1305::new(&key.into());
         let lengths = (HEADER_LEN as u128 | (payload.len() as u128) << 64).to_le_bytes();
-        for bytes in [header.as_slice()].into_iter().chain(payload.chunks(16)).chain([lengths.as_slice()]) {
+        for bytes in header.chunks(16).chain(payload.chunks(16)).chain([lengths.as_slice()]) {
             let mut block = poly1305::Block::default();
             block.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
             mac.update(&[block]);

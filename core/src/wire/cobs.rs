@@ -5,10 +5,32 @@
 
 use heapless::Vec;
 
+use super::EncodeError;
+
 /// Largest number of data bytes in a group.
 const GROUP: usize = 254;
 
-/// Encodes a frame, including the zero delimiter: at most `frame.len() + frame.len() / 254 + 2` bytes.
+/// Returns the largest number of bytes, including the zero delimiter, that a frame of `frame` bytes is encoded in.
+pub const fn max_encoded_len(frame: usize) -> usize {
+    frame + frame / GROUP + 2
+}
+
+/// Encodes a frame into a buffer, including the zero delimiter, and returns the length.
+///
+/// A buffer of [`max_encoded_len`] bytes always suffices.
+///
+/// # Errors
+/// The buffer is shorter than the encoded frame.
+pub fn encode_into(frame: &[u8], encoded: &mut [u8]) -> Result<usize, EncodeError> {
+    let mut length = 0;
+    for byte in encode(frame) {
+        *encoded.get_mut(length).ok_or(EncodeError::BufferTooShort)? = byte;
+        length += 1;
+    }
+    Ok(length)
+}
+
+/// Encodes a frame byte by byte, including the zero delimiter: at most [`max_encoded_len`] bytes.
 pub fn encode(frame: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = Some(frame);
     let groups = core::iter::from_fn(move || {
@@ -48,7 +70,7 @@ impl<const N: usize> Decoder<N> {
     }
 
     /// Decodes the next byte of the stream. Returns a frame if the byte completes one.
-    pub fn push(&mut self, byte: u8) -> Option<&[u8]> {
+    pub fn push(&mut self, byte: u8) -> Option<&mut [u8]> {
         if self.complete {
             self.reset();
         }
@@ -73,7 +95,7 @@ impl<const N: usize> Decoder<N> {
         self.dropped
     }
 
-    fn finish(&mut self) -> Option<&[u8]> {
+    fn finish(&mut self) -> Option<&mut [u8]> {
         let empty = self.frame.is_empty() && !self.zero_implied && self.left == 0 && !self.invalid;
         if self.invalid || self.left > 0 {
             self.dropped = self.dropped.saturating_add(1);
@@ -81,7 +103,7 @@ impl<const N: usize> Decoder<N> {
             return None;
         }
         self.complete = true;
-        if empty { None } else { Some(&self.frame) }
+        if empty { None } else { Some(&mut self.frame) }
     }
 
     fn append(&mut self, byte: u8) {

@@ -1,158 +1,209 @@
-//! Identity of a device: its provisioning blob, and the authentication tags made with its key.
+//! Identity of a device: its provisioning blob, and the keys of a run derived from its long-term key.
 
 use core::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::{BufferTooShort, DecodeError, HEADER_LEN, Header, Message, Protection, TAG_LEN, VERSION, Writer};
+use super::{EncodeError, Writer};
 use crate::state::crc32;
-use crate::summary::EpisodeSummary;
 
-/// Identity of a device, stored in its provisioning blob. The controller holds a copy for each enrolled device.
+/// Identity of a device, stored in its provisioning blob. It does not depend on the run. The controller has a copy for each
+/// enrolled device.
 ///
 /// `Debug` does not show the key.
 #[derive(Clone)]
 pub struct Identity {
-    /// Number of the run (the learning task) that the device takes part in.
-    pub run: u32,
-    /// Number of the device within the run.
-    pub agent: u32,
-    /// Dimension of the run's actions.
-    pub dimension: u8,
-    /// Secret key of the device.
-    pub key: [u8; 32],
+    fleet: u32,
+    agent: u32,
+    dimension: u8,
+    mode: u8,
+    noise: f32,
+    theta_norm: f32,
+    key: [u8; 32],
+}
+
+/// Reason why a provisioning blob is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// The bytes do not start with `FBID`, for example because the flash is erased.
+    NotAnIdentity,
+    /// The layout version is not supported.
+    Version(u8),
+    /// The checksum does not match.
+    Corrupt,
+    /// The mode is unknown, or the blob requires sealed frames and this build lacks the feature `sealed`.
+    Mode(u8),
+    /// R or S is not positive and finite.
+    Constants,
+    /// The dimension is zero, or not that of the session.
+    Dimension(u8),
+}
+
+/// Modes of the blob.
+const PLAIN: u8 = 0;
+const SEALED: u8 = 1;
+
+/// Layout version of the blob.
+const VERSION: u8 = 2;
+
+/// Sender of the frames that a key is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Device,
+    Controller,
 }
 
 impl Identity {
     /// Length of a provisioning blob, in bytes.
-    pub const BLOB_LEN: usize = 52;
+    pub const BLOB_LEN: usize = 60;
 
-    /// Reads the provisioning blob flashed beside the firmware. Returns `None` if it is invalid.
+    /// Creates the identity of a device with plain frames, R = 0.5 and S = 1. A fleet shares no device numbers and no keys
+    /// with another.
+    pub const fn new(fleet: u32, agent: u32, dimension: u8, key: [u8; 32]) -> Self {
+        Self { fleet, agent, dimension, mode: PLAIN, noise: 0.5, theta_norm: 1.0, key }
+    }
+
+    /// Requires sealed frames.
+    #[cfg(feature = "sealed")]
+    pub const fn with_sealed_frames(self) -> Self {
+        Self { mode: SEALED, ..self }
+    }
+
+    /// Sets the constants that a device must not learn from a controller: R, the noise level of rewards, and S, the bound on
+    /// ‖θ*‖₂.
+    pub const fn with_constants(self, noise: f32, theta_norm: f32) -> Self {
+        Self { noise, theta_norm, ..self }
+    }
+
+    /// Returns the number of the fleet.
+    pub const fn fleet(&self) -> u32 {
+        self.fleet
+    }
+
+    /// Returns the number of the device within the fleet.
+    pub const fn agent(&self) -> u32 {
+        self.agent
+    }
+
+    /// Returns D.
+    pub const fn dimension(&self) -> u8 {
+        self.dimension
+    }
+
+    /// Returns true if the device's frames are sealed.
+    pub const fn is_sealed(&self) -> bool {
+        self.mode == SEALED
+    }
+
+    /// Returns R, the noise level of rewards.
+    pub const fn noise(&self) -> f32 {
+        self.noise
+    }
+
+    /// Returns S, the bound on ‖θ*‖₂.
+    pub const fn theta_norm(&self) -> f32 {
+        self.theta_norm
+    }
+
+    /// Reads the provisioning blob flashed beside the firmware.
     ///
-    /// A blob that requires sealed frames is invalid here; use `from_sealed_blob`.
-    pub fn from_blob(blob: &[u8; Self::BLOB_LEN]) -> Option<Self> {
-        Self::read_blob(blob, 0)
+    /// # Errors
+    /// The bytes are not a valid blob, or this build does not support it; see [`IdentityError`].
+    pub fn from_blob(blob: &[u8; Self::BLOB_LEN]) -> Result<Self, IdentityError> {
+        const CONTENT: usize = Identity::BLOB_LEN - 4;
+        let (Some((content, checksum)), Some((start, _))) =
+            (blob.split_first_chunk::<CONTENT>(), blob.split_first_chunk())
+        else {
+            return Err(IdentityError::NotAnIdentity);
+        };
+        let &[b'F', b'B', b'I', b'D', version, dimension, mode, _] = start else {
+            return Err(IdentityError::NotAnIdentity);
+        };
+        if version != VERSION {
+            return Err(IdentityError::Version(version));
+        }
+        if checksum != crc32(content).to_le_bytes() {
+            return Err(IdentityError::Corrupt);
+        }
+        if mode != PLAIN && !(mode == SEALED && cfg!(feature = "sealed")) {
+            return Err(IdentityError::Mode(mode));
+        }
+        if dimension == 0 {
+            return Err(IdentityError::Dimension(0));
+        }
+        let &[_, _, fleet, agent, noise, theta_norm, ref key @ ..] = content.as_chunks::<4>().0 else {
+            return Err(IdentityError::NotAnIdentity);
+        };
+        let constants @ [noise, theta_norm] = [noise, theta_norm].map(f32::from_le_bytes);
+        if !constants.iter().all(|constant| *constant > 0.0 && constant.is_finite()) {
+            return Err(IdentityError::Constants);
+        }
+        let mut identity = Self::new(u32::from_le_bytes(fleet), u32::from_le_bytes(agent), dimension, [0; 32]);
+        identity.key.iter_mut().zip(key.as_flattened()).for_each(|(to, from)| *to = *from);
+        Ok(Self { mode, noise, theta_norm, ..identity })
     }
 
-    pub(super) fn read_blob(blob: &[u8; Self::BLOB_LEN], mode: u8) -> Option<Self> {
-        let (content, checksum) = blob.split_last_chunk::<4>()?;
-        let (start, content) = content.split_first_chunk::<8>()?;
-        let &[b'F', b'B', b'I', b'D', 1, dimension, found, 0] = start else { return None };
-        if found != mode {
-            return None;
-        }
-        let (run, content) = content.split_first_chunk::<4>()?;
-        let (agent, key) = content.split_first_chunk::<4>()?;
-        let (key, _) = key.split_first_chunk::<32>()?;
-        if u32::from_le_bytes(*checksum) != crc32(blob.get(..Self::BLOB_LEN - 4)?) {
-            return None;
-        }
-        Some(Self { run: u32::from_le_bytes(*run), agent: u32::from_le_bytes(*agent), dimension, key: *key })
-    }
-
-    /// Writes the provisioning blob: `FBID`, version 1, dimension, two zeros, run, agent, key, CRC-32.
+    /// Writes the provisioning blob: `FBID`, version 2, dimension, mode, zero, fleet, agent, R, S, key, CRC-32.
     pub fn to_blob(&self) -> [u8; Self::BLOB_LEN] {
-        self.write_blob(0)
-    }
-
-    pub(super) fn write_blob(&self, mode: u8) -> [u8; Self::BLOB_LEN] {
         let mut blob = [0; Self::BLOB_LEN];
         let mut writer = Writer { bytes: &mut blob, at: 0 };
-        let parts: [&[u8]; 4] = [
-            &[b'F', b'B', b'I', b'D', 1, self.dimension, mode, 0],
-            &self.run.to_le_bytes(),
+        let parts: [&[u8]; 6] = [
+            &[b'F', b'B', b'I', b'D', VERSION, self.dimension, self.mode, 0],
+            &self.fleet.to_le_bytes(),
             &self.agent.to_le_bytes(),
+            &self.noise.to_le_bytes(),
+            &self.theta_norm.to_le_bytes(),
             &self.key,
         ];
-        let written = parts.into_iter().try_for_each(|part| writer.put(part));
+        let written: Result<(), EncodeError> = parts.into_iter().try_for_each(|part| writer.put(part));
         let checksum = crc32(writer.written());
-        // Cannot fail: 8 + 4 + 4 + 32 + 4 bytes are the array's length.
+        // Cannot fail: 8 + 4·4 + 32 + 4 bytes are the array's length.
         _ = written.and_then(|()| writer.put(&checksum.to_le_bytes()));
         blob
     }
 
-    /// Writes a message's plain frame and returns its length.
-    ///
-    /// # Errors
-    /// The buffer is shorter than the frame; [`max_frame_len`](super::max_frame_len) bytes suffice.
-    pub fn encode(&self, message: &Message<'_>, frame: &mut [u8]) -> Result<usize, BufferTooShort> {
-        super::encode(self, message, frame)
-    }
-
-    /// [`encode`](Self::encode) for an agent's own summary.
-    ///
-    /// # Errors
-    /// As [`encode`](Self::encode).
-    pub fn encode_summary<const D: usize>(
-        &self,
-        summary: &EpisodeSummary<'_, D>,
-        frame: &mut [u8],
-    ) -> Result<usize, BufferTooShort> {
-        super::encode_summary(self, summary, frame)
-    }
-
-    pub(super) fn header(&self, kind: u8, flags: u8, episode: u32) -> Header {
-        Header { kind, flags, dimension: self.dimension, run: self.run, agent: self.agent, episode }
-    }
-
-    /// Reads a plain frame of this device, from either end.
-    ///
-    /// # Errors
-    /// The bytes are not a plain frame, the frame is not for this identity, or its tag is wrong; see [`DecodeError`].
-    pub fn decode<'a>(&self, frame: &'a [u8]) -> Result<Message<'a>, DecodeError> {
-        let (signed, tag) = frame.split_last_chunk::<TAG_LEN>().ok_or(DecodeError::Length)?;
-        let (header, payload) = signed.split_first_chunk::<HEADER_LEN>().ok_or(DecodeError::Length)?;
-        let header = self.check(header, VERSION)?;
-        self.verify(signed, tag)?;
-        header.message(payload)
-    }
-
-    /// Parses the header and checks its version and address.
-    pub(super) fn check(&self, header: &[u8; HEADER_LEN], expected: u8) -> Result<Header, DecodeError> {
-        let [version, ..] = *header;
-        if version != expected {
-            return Err(DecodeError::Version(version));
-        }
-        let header = Header::read(header);
-        if (header.run, header.agent) != (self.run, self.agent) {
-            return Err(DecodeError::Address);
-        }
-        Ok(header)
-    }
-
-    fn tag(&self, signed: &[u8]) -> Option<[u8; 32]> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).ok()?;
-        mac.update(signed);
-        Some(mac.finalize().into_bytes().into())
-    }
-
-    fn verify(&self, signed: &[u8], tag: &[u8; TAG_LEN]) -> Result<(), DecodeError> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).map_err(|_| DecodeError::Tag)?;
-        mac.update(signed);
-        mac.verify_truncated_left(tag).map_err(|_| DecodeError::Tag)
+    /// Derives the key of one end's frames in a run: HMAC-SHA256 under the long-term key, which authenticates and seals no
+    /// frame itself.
+    pub(super) fn run_key(&self, end: End, run: u32) -> [u8; 32] {
+        let direction = match end {
+            End::Device => 1,
+            End::Controller => 2,
+        };
+        let mut mac = hmac(&self.key);
+        mac.update(b"fedbandit v2");
+        mac.update(&[self.mode, direction]);
+        mac.update(&run.to_le_bytes());
+        mac.finalize().into_bytes().into()
     }
 }
 
-impl Protection for Identity {
-    const VERSION: u8 = VERSION;
-
-    fn identity(&self) -> &Identity {
-        self
-    }
-
-    fn nonce(&self) -> &[u8] {
-        &[]
-    }
-
-    fn finish(&self, writer: &mut Writer<'_>) -> Result<(), BufferTooShort> {
-        let tag = self.tag(writer.written()).ok_or(BufferTooShort)?;
-        writer.put(tag.get(..TAG_LEN).unwrap_or_default())
-    }
+/// HMAC-SHA256 with a key of 32 bytes, zero-padded to a block as HMAC defines it.
+pub(super) fn hmac(key: &[u8; 32]) -> Hmac<Sha256> {
+    let mut block = [0; 64];
+    block.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+    Hmac::new(&block.into())
 }
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agent {} of run {}", self.agent, self.run)
+        write!(f, "agent {} of fleet {}", self.agent, self.fleet)
     }
 }
+
+impl fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAnIdentity => f.write_str("not a device identity"),
+            Self::Version(version) => write!(f, "unsupported identity version {version}"),
+            Self::Corrupt => f.write_str("identity is corrupt: checksum mismatch"),
+            Self::Mode(mode) => write!(f, "identity requires frames of mode {mode}, which this build does not support"),
+            Self::Constants => f.write_str("identity has a noise level or norm bound that is not positive"),
+            Self::Dimension(dimension) => write!(f, "identity is for dimension {dimension}"),
+        }
+    }
+}
+
+impl core::error::Error for IdentityError {}
