@@ -10,36 +10,57 @@ import hmac
 import math
 import os
 import random
+import secrets
+import select
 import socket
 import struct
 import sys
 import time
 import zlib
 
-HELLO, HEARTBEAT, SUMMARY, MODEL, ACK, NACK = 0x01, 0x02, 0x03, 0x81, 0x82, 0x83
-PLAIN, SEALED = 0x01, 0x81  # version bytes
-HEADER = struct.Struct("<BBBBIII")  # version, type, flags, dimension, run, agent, episode
-WINDOW = 4  # maximum number of unacknowledged summaries
-PATIENCE = 90  # seconds to wait for a new model before continuing with the last good one
+HELLO, HEARTBEAT, SUMMARY = 0x01, 0x02, 0x03
+MODEL, ACK, WAIT, NEXT_RUN = 0x81, 0x82, 0x83, 0x84
+PLAIN, SEALED = 0x02, 0x82  # version bytes
+HEADER = struct.Struct("<BBBBIIII")  # version, type, flags, dimension, fleet, agent, run, episode
+DEVICE, CONTROLLER = 1, 2  # directions of run keys
+OUTBOX = 4  # largest number of unacknowledged summaries
+PATIENCE = 90  # seconds to wait for a new model before continuing with the last valid one
+HEARTBEAT_INTERVAL = 30  # seconds without any other frame
+LONGEST_WAIT = 86_400_000  # milliseconds
+LONGEST_EPISODE = 65_536
+VALUE_LIMIT = 2.0**60
+FATES = {
+    1: "its episode is not open",
+    2: "it has the wrong dimension",
+    3: "it belongs to another run",
+    4: "a value is not finite",
+    5: "a norm or the trace is too large",
+    6: "U is not positive semidefinite",
+    7: "u is inconsistent with U",
+    8: "this device is excluded",
+}
 
 # --- identity -------------------------------------------------------------------------------------------------------
 
 
 class Identity:
-    """Identity of a device: the 52 bytes of its provisioning blob."""
+    """Identity of a device: the 60 bytes of its provisioning blob."""
 
     def __init__(self, blob):
-        if len(blob) != 52 or zlib.crc32(blob[:48]) != int.from_bytes(blob[48:], "little"):
+        if len(blob) != 60 or zlib.crc32(blob[:56]) != int.from_bytes(blob[56:], "little"):
             raise ValueError("invalid identity: wrong length or checksum")
-        magic, version, self.dimension, mode, zero, self.run, self.agent, self.key = struct.unpack("<4sBBBBII32s", blob[:48])
-        if (magic, version, zero) != (b"FBID", 1, 0) or mode > 1 or self.dimension == 0:
-            raise ValueError("invalid identity: unsupported version")
+        magic, version, self.dimension, mode, _, self.fleet, self.agent, self.noise, self.theta_norm, self.key = struct.unpack(
+            "<4sBBBBIIff32s", blob[:56]
+        )
+        if (magic, version) != (b"FBID", 2) or mode > 1 or self.dimension == 0:
+            raise ValueError("invalid identity: unsupported version, mode or dimension")
+        if not all(0 < constant < math.inf for constant in (self.noise, self.theta_norm)):
+            raise ValueError("invalid identity: R and S must be positive and finite")
         self.sealed = mode == 1
 
-    def direction_keys(self):
-        """Derives the keys that seal frames of the device, and of the controller."""
-        block = chacha20_block(self.key, 0, struct.pack("<II4s", self.run, self.agent, b"keys"))
-        return block[:32], block[32:]
+    def run_key(self, direction, run):
+        """Derives the key of all frames of one direction in a run."""
+        return hmac.digest(self.key, b"fedbandit v2" + struct.pack("<BBI", self.sealed, direction, run), hashlib.sha256)
 
 
 def count_start(path):
@@ -91,45 +112,65 @@ def poly1305_tag(key, nonce, header, data):
 # --- frames ---------------------------------------------------------------------------------------------------------
 
 
-class Link:
-    """One end of a link: encodes frames, and decodes those of the other end. `boot` is the boot counter."""
+def payload_length(kind, dimension):
+    """Returns the length of a message's payload in bytes."""
+    values = 8 + 4 * (dimension + dimension * (dimension + 1) // 2)
+    lengths = {HELLO: 8, HEARTBEAT: 0, SUMMARY: values, MODEL: values, ACK: 8, WAIT: 8, NEXT_RUN: 8}
+    if kind not in lengths:
+        raise ValueError("unknown type")
+    return lengths[kind]
 
-    def __init__(self, identity, boot, controller=False):
-        self.identity, self.boot, self.counter = identity, boot, 0
-        self.own_key, self.other_key = identity.direction_keys()
-        if controller:
-            self.own_key, self.other_key = self.other_key, self.own_key
+
+class Link:
+    """One end of a link: encodes frames, and decodes those of the other end. `boot` is the boot counter of this end. A controller
+    has a run of its own, `service`."""
+
+    def __init__(self, identity, boot, service=0):
+        self.identity, self.boot, self.service, self.counter = identity, boot, service, 0
+        self.directions = (CONTROLLER, DEVICE) if service else (DEVICE, CONTROLLER)
+        self.enter_run(service)
+
+    def enter_run(self, run):
+        """Continues in a run, under its keys. The frame counter runs on."""
+        self.run = run
+        self.own_key, self.other_key = (self.identity.run_key(direction, run) for direction in self.directions)
 
     def encode(self, kind, episode, payload=b"", flags=0):
         me = self.identity
         version = SEALED if me.sealed else PLAIN
-        header = HEADER.pack(version, kind, flags, me.dimension, me.run, me.agent, episode)
+        header = HEADER.pack(version, kind, flags, me.dimension, me.fleet, me.agent, self.run, episode)
         if not me.sealed:
-            return header + payload + hmac.digest(me.key, header + payload, hashlib.sha256)[:16]
-        nonce = struct.pack("<IQ", self.boot, self.counter)
+            return header + payload + hmac.digest(self.own_key, header + payload, hashlib.sha256)[:16]
+        nonce = struct.pack("<III", self.boot, self.service, self.counter)
         self.counter += 1  # a nonce is used once
         data = chacha20(self.own_key, nonce, payload)
         return header + nonce + data + poly1305_tag(self.own_key, nonce, header, data)
 
     def decode(self, frame):
         """Returns type, flags, dimension, episode and payload. Raises ValueError if the frame must be dropped."""
-        me, start = self.identity, 28 if self.identity.sealed else 16
-        if len(frame) < start + 16:
+        me, start = self.identity, 32 if self.identity.sealed else 20
+        if len(frame) < 36:
             raise ValueError("too short")
-        header, data, tag = frame[:16], frame[start:-16], frame[-16:]
-        version, kind, flags, dimension, run, agent, episode = HEADER.unpack(header)
+        header, data, tag = frame[:20], frame[start:-16], frame[-16:]
+        version, kind, flags, dimension, fleet, agent, run, episode = HEADER.unpack(header)
         if version != (SEALED if me.sealed else PLAIN):
             raise ValueError("wrong version or mode")
-        if (run, agent) != (me.run, me.agent):
+        if (fleet, agent) != (me.fleet, me.agent):
             raise ValueError("wrong address")
+        if run != self.run:
+            raise ValueError("wrong run")
         if me.sealed:
-            expected = poly1305_tag(self.other_key, frame[16:28], header, data)
+            if len(frame) < 48:
+                raise ValueError("too short")
+            expected = poly1305_tag(self.other_key, frame[20:32], header, data)
         else:
-            expected = hmac.digest(me.key, header + data, hashlib.sha256)[:16]
+            expected = hmac.digest(self.other_key, header + data, hashlib.sha256)[:16]
         if not hmac.compare_digest(tag, expected):
             raise ValueError("wrong tag")
+        if len(data) != payload_length(kind, dimension):
+            raise ValueError("wrong length")
         if me.sealed:
-            data = chacha20(self.other_key, frame[16:28], data)
+            data = chacha20(self.other_key, frame[20:32], data)
         return kind, flags, dimension, episode, data
 
 
@@ -163,7 +204,12 @@ class Agent:
     """LinUCB: the current model, and the sums of the running episode."""
 
     def __init__(self, dimension):
-        self.dimension, self.episode, self.factor, self.last_model = dimension, 1, None, 0
+        self.dimension, self.factor = dimension, None
+        self.restart()
+
+    def restart(self):
+        """Returns to episode 1 of a run, of which no model is known. The last model stays in use."""
+        self.episode, self.last_model = 1, 0
         self.clear()
 
     def clear(self):
@@ -171,16 +217,21 @@ class Agent:
         self.gram = [[0.0] * self.dimension for _ in range(self.dimension)]
         self.feature_sum = [0.0] * self.dimension
 
-    def begin(self, episode, flags, payload):
-        """Adopts a model. Raises ValueError and keeps the last good one if it is invalid."""
-        d = self.dimension
-        if len(payload) != 8 + 4 * (d + d * (d + 1) // 2):
-            raise ValueError("model has a wrong length")
+    def begin(self, episode, flags, dimension, payload):
+        """Applies a model. Raises ValueError and keeps the last valid one if it must be rejected."""
+        d, clip = self.dimension, bool(flags & 1)
+        if dimension != d:
+            raise ValueError("model has another dimension")
         length, beta, *values = struct.unpack(f"<If{d}f{d * (d + 1) // 2}f", payload)
-        if episode < self.episode and episode <= self.last_model or self.steps > 0 or length == 0:
-            raise ValueError("model of a wrong episode")
-        if not all(map(math.isfinite, [beta, *values])) or beta < 0:
-            raise ValueError("model is not finite")
+        if not 1 <= length <= LONGEST_EPISODE:
+            raise ValueError("model has an invalid episode length")
+        ran_ahead = episode > self.last_model and self.steps == 0
+        if episode < self.episode and not ran_ahead:
+            raise ValueError("model is of an earlier episode")
+        if self.steps > 0 and (episode, length, clip) != (self.episode, self.length, self.clip):
+            raise ValueError("model would interrupt an episode")
+        if not all(abs(value) <= VALUE_LIMIT for value in (beta, *values)) or beta < 0:
+            raise ValueError("model has a value out of range")
         packed = iter(values[d:])
         design = [[0.0] * d for _ in range(d)]
         for i in range(d):
@@ -190,12 +241,11 @@ class Agent:
         for i in range(d):
             for j in range(i + 1):
                 rest = design[i][j] - sum(factor[i][k] * factor[j][k] for k in range(j))
-                if i == j and rest <= 0:
+                if i == j and not rest > max(design[i][i] * 2.0**-23, 2.0**-60):
                     raise ValueError("model is not positive definite")
                 factor[i][j] = math.sqrt(rest) if i == j else rest / factor[j][j]
-        self.episode, self.length, self.clip = episode, length, bool(flags & 1)
-        self.last_model = episode
-        self.theta, self.beta, self.factor = values[:d], beta, factor
+        self.episode = self.last_model = episode
+        self.length, self.clip, self.theta, self.beta, self.factor = length, clip, values[:d], beta, factor
 
     def score(self, x):
         """Returns ⟨x,θ⟩ + β‖x‖_{Λ⁻¹}. With Λ = CCᵀ, the norm is ‖y‖ for Cy = x."""
@@ -236,40 +286,90 @@ def world_reward(x):
 
 
 class Device:
-    def __init__(self, identity, boot):
-        self.identity, self.boot = identity, boot
+    def __init__(self, identity, boot, episodes):
+        self.identity, self.boot, self.episodes = identity, boot, episodes
         self.link, self.agent = Link(identity, boot), Agent(identity.dimension)
         self.outbox, self.settled, self.world_step = [], 0, 0
-        self.wants_model, self.model_deadline = True, math.inf
-        self.attempts, self.next = 0, 0.0
+        self.wants_model, self.model_deadline, self.challenge = True, math.inf, None
+        self.attempts, self.next_send, self.next_heartbeat = 0, 0.0, 0.0
+        self.heard = False  # a valid frame on this connection
 
-    def speak_in(self, seconds):
-        self.attempts, self.next = 0, time.monotonic() + seconds
+    # What to send, and when
+
+    def send_after(self, seconds):
+        """Schedules the next summary or hello and resets the backoff."""
+        self.attempts, self.next_send = 0, time.monotonic() + seconds
+
+    def link_up(self):
+        """A new connection: sends what is pending at once, else a heartbeat, so that the controller knows the connection."""
+        self.heard, self.next_heartbeat = False, 0.0
+        self.send_after(0)
+
+    def next_frame_at(self):
+        pending = self.outbox or self.wants_model
+        return min(self.next_heartbeat, self.next_send if pending else math.inf)
 
     def due_frame(self):
-        """Returns the frame to send now, if any. Without an answer, the next one is due later and later."""
+        """Returns the frame to send now, if any: a summary, else a hello, else a heartbeat."""
         now = time.monotonic()
-        if now < self.next:
+        if now < self.next_frame_at():
             return None
-        wait = 30 if not self.outbox and not self.wants_model else 2**self.attempts
-        self.attempts, self.next = min(self.attempts + 1, 6), now + wait * random.uniform(0.5, 1.0)
+        self.next_heartbeat = now + HEARTBEAT_INTERVAL * random.uniform(0.5, 1)
+        if now < self.next_send or not (self.outbox or self.wants_model):
+            return self.link.encode(HEARTBEAT, self.agent.last_model)
+        self.next_send = now + 2**self.attempts * random.uniform(0.5, 1)
+        self.attempts = min(self.attempts + 1, 6)
         if self.outbox:
             return self.outbox[0][1]  # a repeated frame has the same bytes
-        if self.wants_model:
-            return self.link.encode(HELLO, self.agent.episode, struct.pack("<I", self.boot))
-        return self.link.encode(HEARTBEAT, self.agent.episode)
+        self.challenge = secrets.randbits(32)
+        return self.link.encode(HELLO, self.agent.last_model, struct.pack("<II", self.boot, self.challenge))
+
+    # What the controller says
 
     def handle(self, frame):
+        """Handles a frame. Raises ValueError if it is dropped or its model is rejected."""
         kind, flags, dimension, episode, payload = self.link.decode(frame)
-        if kind == MODEL and dimension == self.identity.dimension:
-            self.agent.begin(episode, flags, payload)
-            self.wants_model = False
-        elif kind in (ACK, NACK) and not payload and any(waiting == episode for waiting, _ in self.outbox):
-            self.outbox = [entry for entry in self.outbox if entry[0] != episode]
-            self.settled += 1
-        else:
+        self.heard = True
+        if kind == MODEL:
+            newer = episode > self.agent.last_model
+            self.agent.begin(episode, flags, dimension, payload)
+            self.wants_model, self.challenge = False, None
+            if newer:
+                self.send_after(0)
+        elif kind == ACK:
+            self.handle_ack(episode, *struct.unpack("<B3xI", payload))
+        elif kind in (WAIT, NEXT_RUN):
+            challenge, number = struct.unpack("<II", payload)
+            if challenge != self.challenge:
+                return  # recorded earlier, or answered before
+            if kind == WAIT:
+                self.challenge = None
+                self.next_send = max(self.next_send, time.monotonic() + delay_after(number))
+            elif number != 0:
+                self.enter_run(number)
+
+    def handle_ack(self, episode, fate, wait):
+        if all(pending != episode for pending, _ in self.outbox):
             return
-        self.speak_in(0 if self.outbox else 1)
+        self.outbox = [entry for entry in self.outbox if entry[0] != episode]
+        self.settled += 1
+        if fate != 0:
+            reason = FATES.get(fate, "unknown reason")
+            print(f"summary of episode {episode} does not count: {reason} (fate {fate})", flush=True)
+        self.send_after(0 if self.outbox else delay_after(wait))
+
+    def enter_run(self, run):
+        """Starts in another run, or in the same one anew: pending summaries and open steps are lost. Backoff and patience run on."""
+        print(f"run {run}", flush=True)
+        self.link.enter_run(run)
+        self.agent.restart()
+        self.outbox, self.wants_model, self.challenge = [], True, None
+
+    # What the device does
+
+    def may_step(self):
+        out_of_patience = self.agent.factor and time.monotonic() >= self.model_deadline
+        return (not self.wants_model or out_of_patience) and len(self.outbox) + self.settled < self.episodes
 
     def step(self):
         """Takes one step of the episode. After the last one, queues the summary."""
@@ -280,54 +380,65 @@ class Device:
         if self.agent.steps == self.agent.length:
             print(f"episode {self.agent.episode}: mean reward {self.agent.reward / self.agent.steps:.4f}", flush=True)
             episode, payload = self.agent.finish()
-            if all(waiting != episode for waiting, _ in self.outbox):  # an episode has one summary
-                self.outbox = (self.outbox + [(episode, self.link.encode(SUMMARY, episode, payload))])[-WINDOW:]
-            self.wants_model, self.model_deadline = True, time.monotonic() + PATIENCE
-            self.speak_in(0)
+            if all(pending != episode for pending, _ in self.outbox):  # an episode has one summary
+                self.outbox = (self.outbox + [(episode, self.link.encode(SUMMARY, episode, payload))])[-OUTBOX:]
+            self.wants_model, self.challenge, self.model_deadline = True, None, time.monotonic() + PATIENCE
+            self.send_after(0)
 
-    def talk(self, stream, episodes):
-        """Uses one connection, until it is lost or all summaries are answered."""
-        stream.sendall(b"\0")
-        received = bytearray()
-        longest = 28 + 8 + 4 * (self.identity.dimension * (self.identity.dimension + 3) // 2) + 16
-        while self.settled < episodes:
-            frame = self.due_frame()
-            if frame:
-                stream.sendall(cobs_encode(frame))
-            busy = not self.wants_model or (self.agent.factor and time.monotonic() >= self.model_deadline)
-            if busy and len(self.outbox) + self.settled < episodes:
+    def run(self, host, port):
+        """Runs until all summaries are settled. Episodes continue while the connection is down."""
+        stream, failures, reconnect_at, received = None, 0, 0.0, bytearray()
+        while self.settled < self.episodes:
+            if self.may_step():
                 self.step()
-                continue
-            stream.settimeout(max(min(self.next, self.model_deadline) - time.monotonic(), 0.01))
             try:
-                data = stream.recv(4096)
-            except socket.timeout:
-                continue
-            if not data:
-                raise ConnectionError("closed by the controller")
-            received += data
-            while b"\0" in received:
-                stuffed, _, rest = received.partition(b"\0")
-                received = bytearray(rest)
-                try:
-                    if 0 < len(stuffed) <= longest + longest // 254 + 1:
-                        self.handle(cobs_decode(stuffed))
-                except ValueError as reason:
-                    print(f"frame dropped: {reason}", flush=True)
-            del received[: -2 * longest]  # too long for a frame; the rest is dropped at the next zero
-
-    def run(self, host, port, episodes):
-        failures = 0
-        while self.settled < episodes:
-            try:
-                with socket.create_connection((host, port), timeout=10) as stream:
-                    failures = 0
-                    self.speak_in(0)
-                    self.talk(stream, episodes)
+                if stream:
+                    self.exchange(stream, received)
+                elif time.monotonic() < reconnect_at:
+                    time.sleep(0 if self.may_step() else 0.05)
+                else:
+                    stream = socket.create_connection((host, port), timeout=10)
+                    stream.sendall(b"\0")
+                    received.clear()
+                    self.link_up()
             except OSError as reason:
                 print(f"not connected: {reason}", flush=True)
-                time.sleep(min(2**failures, 64) * random.uniform(0.5, 1.0))
-                failures += 1
+                if stream:
+                    stream.close()
+                    failures = 0 if self.heard else failures
+                reconnect_at = time.monotonic() + 2**failures * random.uniform(0.5, 1)
+                stream, failures = None, min(failures + 1, 6)
+
+    def exchange(self, stream, received):
+        """Sends the frame that is due, waits for the next event, and handles what has arrived."""
+        frame = self.due_frame()
+        if frame:
+            stream.sendall(cobs_encode(frame))
+        pause = 0 if self.may_step() else min(max(self.next_frame_at() - time.monotonic(), 0), 1)
+        if not select.select([stream], [], [], pause)[0]:
+            return
+        data = stream.recv(4096)
+        if not data:
+            raise ConnectionError("closed by the controller")
+        received += data
+        longest = 48 + payload_length(MODEL, self.identity.dimension)
+        longest += longest // 254 + 1  # encoded
+        while b"\0" in received:
+            end = received.index(0)
+            stuffed = bytes(received[:end])
+            del received[: end + 1]
+            try:
+                if 0 < len(stuffed) <= longest:
+                    self.handle(cobs_decode(stuffed))
+            except ValueError as reason:
+                print(f"frame dropped: {reason}", flush=True)
+        del received[longest + 1 :]  # too long for a frame: dropped at the next zero byte
+
+
+def delay_after(wait):
+    """Returns the seconds until the next hello, after an answer that announces a deadline in `wait` milliseconds."""
+    wait = min(wait, LONGEST_WAIT) / 1000
+    return wait * (1 + 1 / 32) + random.uniform(0, wait / 32) + random.uniform(0.5, 1)
 
 
 def main():
@@ -338,9 +449,10 @@ def main():
     arguments = parser.parse_args()
     identity = Identity(open(arguments.identity, "rb").read())
     boot = count_start(arguments.identity + ".boot")
-    print(f"agent {identity.agent} of run {identity.run}, start {boot}, {'sealed' if identity.sealed else 'plain'}", flush=True)
+    mode = "sealed" if identity.sealed else "plain"
+    print(f"agent {identity.agent} of fleet {identity.fleet}, start {boot}, {mode}", flush=True)
     host, _, port = arguments.connect.rpartition(":")
-    Device(identity, boot).run(host, int(port), arguments.episodes)
+    Device(identity, boot, arguments.episodes).run(host, int(port))
 
 
 if __name__ == "__main__":

@@ -76,10 +76,10 @@ pub enum Event {
     },
     /// There is no newer model yet. The session asks again after the deadline.
     Waiting,
-    /// The session continues in another run. Store the run for [`Session::resume_run`] if the device's state survives a
+    /// The session continues in another run, or in the same one from its first model on. Store the run for [`Session::resume_run`] if the device's state survives a
     /// reset.
     NextRun {
-        /// The new run.
+        /// The run.
         run: u32,
     },
     /// The frame answers nothing that is pending.
@@ -161,7 +161,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
         self.outbox.back().map(|(episode, _)| *episode)
     }
 
-    /// Returns the number of summaries dropped because W newer ones were pending, or because their run is over.
+    /// Returns the number of summaries dropped because W newer ones were pending, or because the session changed its run.
     pub fn dropped(&self) -> u32 {
         self.dropped
     }
@@ -169,7 +169,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
     /// Queues the summary of the episode that just ended and requests the next episode's model.
     pub fn submit(&mut self, summary: &EpisodeSummary<'_, D>, now: u64) {
         let mut frame = Vec::new();
-        // Resizing to the capacity cannot fail. Encoding fails only after 2⁶⁴ sealed frames.
+        // Resizing to the capacity cannot fail. Encoding fails only after 2³² sealed frames.
         let resized = frame.resize(F, 0).map_err(|_| EncodeError::BufferTooShort);
         match resized.and_then(|()| self.channel.encode_summary(summary, &mut frame)) {
             Ok(length) => {
@@ -211,8 +211,11 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
     pub fn handle(&mut self, frame: &mut [u8], agent: &mut Agent<D>, now: u64) -> Result<Event, DecodeError> {
         let event = match self.channel.decode(frame)? {
             Message::Model(model) => match self.begin(&model, agent) {
-                Ok(()) => {
-                    self.schedule(now, 0);
+                Ok(is_newer) => {
+                    // A replayed model must not draw out a pending summary.
+                    if is_newer {
+                        self.schedule(now, 0);
+                    }
                     Event::Model { episode: model.episode }
                 }
                 Err(error) => Event::ModelRejected(error),
@@ -229,9 +232,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
                 self.next_send = self.next_send.max(now.saturating_add(self.delay_after(wait).into()));
                 Event::Waiting
             }
-            Message::NextRun { challenge, run }
-                if self.challenge == Some(challenge) && run != self.run() && run != 0 =>
-            {
+            Message::NextRun { challenge, run } if self.challenge == Some(challenge) && run != 0 => {
                 self.enter_run(run, agent);
                 Event::NextRun { run }
             }
@@ -240,19 +241,20 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
         Ok(event)
     }
 
-    /// Applies a model. An agent that ran ahead with its last model returns to the controller's episode, but only for a newer
-    /// model than that one: a replayed old model must not move it back.
-    fn begin(&mut self, model: &Model<'_>, agent: &mut Agent<D>) -> Result<(), ModelError> {
-        match model.episode > self.last_model {
+    /// Applies a model, and returns true if it is newer than the last one. An agent that ran ahead with its last model returns to
+    /// the controller's episode, but only for a newer model than that one: a replayed old model must not move it back.
+    fn begin(&mut self, model: &Model<'_>, agent: &mut Agent<D>) -> Result<bool, ModelError> {
+        let is_newer = model.episode > self.last_model;
+        match is_newer {
             true => agent.go_back(model)?,
             false => agent.begin(model)?,
         }
         (self.last_model, self.wants_model, self.challenge) = (model.episode, false, None);
-        Ok(())
+        Ok(is_newer)
     }
 
-    /// Starts another run. Summaries of the old one can never count again. The backoff goes on, so that a controller cannot
-    /// keep the device busy by sending it to and fro.
+    /// Starts another run, or the same one anew. Pending summaries can never count again. The backoff goes on, so that a
+    /// controller cannot keep the device busy by sending it to and fro.
     fn enter_run(&mut self, run: u32, agent: &mut Agent<D>) {
         self.channel.enter_run(run);
         self.dropped = self.dropped.saturating_add(self.outbox.len() as u32);

@@ -48,7 +48,7 @@ fn encode_with(mut channel: Channel, run: u32, message: &Message<'_>) -> Vec<u8>
 }
 
 fn from_controller(message: &Message<'_>) -> Vec<u8> {
-    encode_with(Channel::controller(identity(), 0), RUN, message)
+    encode_with(Channel::controller(identity(), 0, RUN), RUN, message)
 }
 
 fn from_device(message: &Message<'_>) -> Vec<u8> {
@@ -57,7 +57,7 @@ fn from_device(message: &Message<'_>) -> Vec<u8> {
 
 fn model_in(run: u32, episode: u32) -> Vec<u8> {
     let model = Model::new(episode, EPISODE_LEN, 1.0, Rewards::Unbounded, &[0.25, 0.5], &[2.0, 0.0, 2.0]);
-    encode_with(Channel::controller(identity(), 0), run, &Message::Model(model))
+    encode_with(Channel::controller(identity(), 0, RUN), run, &Message::Model(model))
 }
 
 fn model(episode: u32) -> Vec<u8> {
@@ -75,7 +75,7 @@ fn poll(link: &mut Link, now: u64, rng: &mut Pcg32) -> Option<Vec<u8>> {
 
 /// Returns the challenge of a hello in a run.
 fn challenge(run: u32, hello: &[u8]) -> u32 {
-    let mut controller = Channel::controller(identity(), 0);
+    let mut controller = Channel::controller(identity(), 0, RUN);
     controller.enter_run(run);
     match controller.decode(&mut hello.to_vec()) {
         Ok(Message::Hello { challenge, .. }) => challenge,
@@ -116,13 +116,13 @@ impl Simulation {
     /// Processes a frame at the controller, whose episodes close every [`DEADLINE`], and returns its replies.
     fn reply(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         let (episode, wait) = ((self.now / DEADLINE) as u32 + 1, (DEADLINE - self.now % DEADLINE) as u32);
-        let mut controller = Channel::controller(identity(), 0);
+        let mut controller = Channel::controller(identity(), 0, RUN);
         for run in [RUN, 0] {
             controller.enter_run(run);
             match controller.decode(&mut frame.to_vec()) {
                 Ok(Message::Hello { challenge, .. }) if run == 0 => {
                     let next = Message::NextRun { challenge, run: RUN };
-                    return vec![encode_with(Channel::controller(identity(), 0), 0, &next)];
+                    return vec![encode_with(Channel::controller(identity(), 0, RUN), 0, &next)];
                 }
                 Ok(Message::Hello { model: newest, .. }) if newest < episode => return vec![model(episode)],
                 Ok(Message::Hello { challenge, .. }) => {
@@ -249,7 +249,7 @@ fn frames_sent(inputs: &[(u64, Input)], mut calls: impl FnMut(&Link, u64) -> u64
             now = calls(&link, now).min(until);
         }
         let run = link.run();
-        let answer = |message: &Message<'_>| encode_with(Channel::controller(identity(), 0), run, message);
+        let answer = |message: &Message<'_>| encode_with(Channel::controller(identity(), 0, RUN), run, message);
         let mut frame = match *input {
             Input::Model(episode) => model_in(run, episode),
             Input::Ack { episode, wait } => answer(&Message::Ack { episode, fate: Fate::Counts, wait }),
@@ -418,7 +418,7 @@ fn session_asks_again_after_the_deadline() {
 fn device_moves_to_the_next_run() {
     let (mut link, mut agent, mut rng) = (Link::new(identity(), 1).unwrap(), agent(), Pcg32::seed_from_u64(1));
     let next = |from: u32, challenge: u32, run: u32| {
-        encode_with(Channel::controller(identity(), 0), from, &Message::NextRun { challenge, run })
+        encode_with(Channel::controller(identity(), 0, RUN), from, &Message::NextRun { challenge, run })
     };
     let hello = poll(&mut link, 0, &mut rng).unwrap();
     let asked = challenge(0, &hello);
@@ -474,7 +474,7 @@ fn hostile_controller_cannot_make_a_device_ask_more_often() {
                 true => Message::NextRun { challenge, run },
                 false => Message::Wait { challenge, wait },
             };
-            let mut answer = encode_with(Channel::controller(identity(), 0), from, &message);
+            let mut answer = encode_with(Channel::controller(identity(), 0, RUN), from, &message);
             prop_assert!(link.handle(&mut answer, &mut agent, now).is_ok());
         }
     });
@@ -535,7 +535,7 @@ mod sealed {
 
     impl Controller {
         fn start(boot: u32, run: u32) -> Self {
-            Self { channel: Channel::controller(sealed_identity(), boot), boot, run }
+            Self { channel: Channel::controller(sealed_identity(), boot, run), boot, run }
         }
 
         fn reply(&mut self, frame: &[u8]) -> Vec<u8> {

@@ -3,7 +3,7 @@
 
 use fedbandit_core::wire::{
     Channel, DecodeError, EncodeError, Fate, Identity, IdentityError, Message, SummaryMessage, VERSION, cobs, is_model,
-    max_frame_len, unverified_address, unverified_run,
+    max_frame_len, plain_frame_len, unverified_address, unverified_run,
 };
 use fedbandit_core::{Agent, Model, Prior, Rewards, Values};
 use proptest::prelude::*;
@@ -80,7 +80,7 @@ fn examples(sealed: bool) -> (Vec<u8>, Vec<u8>, Vec<Example>) {
 
 /// Sender and receiver of a message: devices send types below 0x80.
 fn ends(identity: &Identity, frame: &[u8]) -> (Channel, Channel) {
-    let (device, controller) = (Channel::device(identity.clone(), 9), Channel::controller(identity.clone(), 4));
+    let (device, controller) = (Channel::device(identity.clone(), 9), Channel::controller(identity.clone(), 4, RUN));
     if frame[1] < 0x80 { (device, controller) } else { (controller, device) }
 }
 
@@ -114,7 +114,8 @@ fn encode(channel: &mut Channel, message: &Message<'_>) -> Vec<u8> {
 
 /// Checks that both ends of a channel, each with one start, encode and decode all examples.
 fn assert_golden(identity: &Identity, examples: &[Example]) {
-    let (mut device, mut controller) = (Channel::device(identity.clone(), 9), Channel::controller(identity.clone(), 4));
+    let (mut device, mut controller) =
+        (Channel::device(identity.clone(), 9), Channel::controller(identity.clone(), 4, RUN));
     for Example { run, message, frame } in examples {
         device.enter_run(*run);
         controller.enter_run(*run);
@@ -143,7 +144,8 @@ fn messages_encode_to_and_decode_from_golden_frames() {
     assert_golden(&identity(), &examples);
     assert_eq!(identity().to_blob().as_slice(), blob);
     let lengths: Vec<usize> = examples.iter().map(|example| example.frame.len()).collect();
-    assert_eq!(lengths, [44, 44, 44, 36, 64, 64, 40, 40, 44, 44]);
+    assert_eq!(plain_frame_len(2), 64);
+    assert_eq!(lengths, [44, 44, 44, 36, 64, 64, 44, 44, 44, 44]);
 }
 
 #[test]
@@ -178,18 +180,19 @@ fn agent_summary_encodes_like_a_summary_message() {
 /// Every code of a fate survives; only code 0 counts.
 #[test]
 fn fates_keep_their_codes() {
-    let (mut controller, device) = (Channel::controller(identity(), 1), Channel::device(identity(), 1));
+    let (mut controller, mut device) = (Channel::controller(identity(), 1, RUN), Channel::device(identity(), 1));
+    device.enter_run(RUN);
     let (_, _, examples) = examples(false);
     let ack = encode(&mut controller, &examples[6].message);
     let mut fates = std::collections::BTreeSet::new();
     for code in 0..=255 {
         let mut other = ack.clone();
-        other[2] = code;
+        other[20] = code;
         assert_eq!(device.decode(&mut other).is_ok(), code == 0, "the fate is authenticated");
         // The code is found by encoding each fate that decoding can give.
         let fate = if code < 9 { NAMED[usize::from(code)] } else { Fate::Other(code) };
         let mut frame = encode(&mut controller, &Message::Ack { episode: 1, fate, wait: 3 });
-        assert_eq!(frame[2], code);
+        assert_eq!(frame[20..24], [code, 0, 0, 0]);
         assert_eq!(device.decode(&mut frame), Ok(Message::Ack { episode: 1, fate, wait: 3 }));
         assert_eq!(fate.counts(), code == 0);
         assert!(fates.insert(fate.to_string()), "{fate} names two fates");
@@ -260,7 +263,8 @@ fn altered_frame_is_rejected() {
 #[test]
 fn authentic_frame_with_wrong_length_is_rejected() {
     let wide = Identity::new(FLEET, AGENT, 3, KEY);
-    let (mut device, mut controller) = (Channel::device(wide.clone(), 1), Channel::controller(wide, 1));
+    let (mut device, mut controller) = (Channel::device(wide.clone(), 1), Channel::controller(wide, 1, RUN));
+    device.enter_run(RUN);
     let mut frame = [0; max_frame_len(3)];
     let length = device.encode(&Message::Summary(SUMMARY), &mut frame).unwrap();
     assert_eq!(controller.decode(&mut frame[..length]), Err(DecodeError::Length));
@@ -456,7 +460,7 @@ mod sealed {
         let bytes = proptest::collection::vec(any::<u8>(), 0..200);
         proptest!(cases(2_000), |(bytes in bytes, kind in any::<u8>())| {
             let header = [VERSION, kind, 0, 2, 4, 3, 2, 1, 0xd, 0xc, 0xb, 0xa, 0, 0, 0, 0, 5, 0, 0, 0];
-            for end in [Channel::device(sealed_identity(), 9), Channel::controller(sealed_identity(), 4)] {
+            for end in [Channel::device(sealed_identity(), 9), Channel::controller(sealed_identity(), 4, RUN)] {
                 prop_assert!(end.decode(&mut bytes.clone()).is_err());
                 prop_assert!(end.decode(&mut [header.as_slice(), &bytes].concat()).is_err());
             }
@@ -472,7 +476,7 @@ mod sealed {
             let values = |n| proptest::collection::vec(any::<u32>().prop_map(f32::from_bits), n);
             (Just(d), values(d * (d + 1) / 2), values(d))
         });
-        proptest!(cases(500), |((d, gram, feature_sum) in values, episode in any::<u32>(), boot in any::<u32>(), skip in 0..5_usize)| {
+        proptest!(cases(500), |((d, gram, feature_sum) in values, episode in any::<u32>(), boot in any::<u32>(), skip in 0..5_u32)| {
             let identity = Identity::new(FLEET, AGENT, d as u8, KEY);
             let (gram, feature_sum) = (Values::Native(&gram), Values::Native(&feature_sum));
             let message = Message::Summary(SummaryMessage { episode, steps: 7, reward_sum: 0.5, gram, feature_sum });
@@ -481,7 +485,7 @@ mod sealed {
             device.enter_run(RUN);
             let length = device.encode(&message, &mut plain).unwrap();
             plain.truncate(length - 16);
-            let nonce = [boot.to_le_bytes().as_slice(), &skip.to_le_bytes()].concat();
+            let nonce = [boot, 0, skip].map(u32::to_le_bytes).concat();
             plain[0] = VERSION;
             let (header, payload) = plain.split_at_mut(20);
             let tag = cipher.encrypt_inout_detached(nonce.as_slice().try_into().unwrap(), header, (&mut *payload).into()).unwrap();
@@ -494,7 +498,7 @@ mod sealed {
             let sealed = device.encode(&message, &mut frame).unwrap();
             frame.truncate(sealed);
             prop_assert_eq!(&frame, &expected);
-            let mut controller = Channel::controller(identity.with_sealed_frames(), 1);
+            let mut controller = Channel::controller(identity.with_sealed_frames(), 1, RUN);
             controller.enter_run(RUN);
             let decoded = controller.decode(&mut frame).unwrap();
             prop_assert_eq!(super::values(&decoded), super::values(&message));

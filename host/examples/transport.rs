@@ -3,11 +3,12 @@
 use fedbandit::service::store::Memory;
 use fedbandit::service::transport::byte_stream::converse;
 use fedbandit::service::worker::{self, WorkerHandle};
-use fedbandit::service::{EnrolledDevice, MasterKey, Registry, StartOptions, start};
+use fedbandit::service::{MasterKey, Registry, StartOptions, start};
 use fedbandit::simulation::{Attack, Logs, SimulationConfig, VirtualDevice, virtual_device};
 use fedbandit_core::wire::{cobs, max_frame_len};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
 
 /// Accepts connections for the controller.
 async fn serve(listener: UnixListener, handle: WorkerHandle) {
@@ -19,15 +20,18 @@ async fn serve(listener: UnixListener, handle: WorkerHandle) {
 
 /// Runs a device until the controller has acknowledged three summaries.
 async fn run_device(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> Result<(), Box<dyn std::error::Error>> {
-    let (clock, mut frame) = (std::time::Instant::now(), [0; max_frame_len(4)]);
+    let clock = std::time::Instant::now();
     let mut decoder = cobs::Decoder::<{ max_frame_len(4) }>::new();
     while device.progress().acknowledged < 3 {
         let now = clock.elapsed().as_millis() as u64;
         device.run_episode(now, 5_000);
-        while let Some(length) = device.poll(now, &mut frame) {
-            stream.write_all(&cobs::encode(&frame[..length]).collect::<Vec<u8>>()).await?;
+        while let Some(frame) = device.poll(now) {
+            stream.write_all(&cobs::encode(frame).collect::<Vec<u8>>()).await?;
         }
-        if let Some(frame) = decoder.push(stream.read_u8().await?) {
+        let idle = std::time::Duration::from_millis(device.wake_at(5_000).saturating_sub(now));
+        if let Ok(byte) = timeout(idle, stream.read_u8()).await
+            && let Some(frame) = decoder.push(byte?)
+        {
             device.handle(frame, now)?;
         }
     }
@@ -36,8 +40,7 @@ async fn run_device(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> R
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let devices = vec![EnrolledDevice { agent: 1, revoked: false, sealed: false, enrolled_at: None }];
-    let registry = Registry { run: 1, dimension: 4, devices };
+    let registry = Registry::new(1, 1, 4).with_devices([1]);
     let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
     let (master, mut store) = (MasterKey::generate()?, Memory::default());
     let timing = StartOptions { time_limit: 60_000, window: 0, unix_seconds: 0 };
@@ -45,7 +48,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (handle, _) = worker::start(service, Box::new(store), |_| {});
     let socket = std::env::temp_dir().join(format!("fedbandit-{}.socket", std::process::id()));
     tokio::spawn(serve(UnixListener::bind(&socket)?, handle));
-    let mut device = virtual_device(master.identity(1, 1, 4), None, &config, &Logs::new(), 1)?;
+    let identity = registry.identity(&registry.devices[0], &master);
+    let mut device = virtual_device(identity, 1, &config, &Logs::new(), 1)?;
     run_device(UnixStream::connect(&socket).await?, &mut *device).await?;
     println!("{:?}", device.progress());
     Ok(std::fs::remove_file(&socket)?)

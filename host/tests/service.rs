@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
 use fedbandit::service::event::Event;
 use fedbandit::service::store::{Memory, Store};
-use fedbandit::service::{
-    Dropped, EnrolledDevice, Link, MasterKey, Registry, StartError, StartOptions, StateMachine, inspect, start,
-};
-use fedbandit_core::wire::{Channel, Identity, Message, NackReason, SummaryMessage};
+use fedbandit::service::{Dropped, Link, MasterKey, Registry, StartError, StartOptions, StateMachine, inspect, start};
+use fedbandit_core::session::Session;
+use fedbandit_core::wire::{Channel, Fate, Identity, Message, SummaryMessage, max_frame_len};
+use fedbandit_core::{Agent, Prior, Rewards};
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::SeedableRng;
 
 const AGENTS: u32 = 5;
 const TIME_LIMIT: u64 = 1_000;
+const RUN: u32 = 7;
 
 /// Five devices, of which the last is revoked.
 fn registry() -> Registry {
@@ -21,8 +24,7 @@ fn registry() -> Registry {
 }
 
 fn registry_of(agents: u32) -> Registry {
-    let device = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
-    Registry { run: 7, dimension: 2, devices: (1..=agents).map(device).collect() }
+    Registry::new(1, RUN, 2).with_devices(1..=agents)
 }
 
 fn master() -> MasterKey {
@@ -30,7 +32,17 @@ fn master() -> MasterKey {
 }
 
 fn identity(agent: u32) -> Identity {
-    master().identity(7, agent, 2)
+    Identity::new(1, agent, 2, master().device_key(1, agent, 0))
+}
+
+/// A device's end of its channel.
+fn device(agent: u32) -> Channel {
+    in_run(Channel::device(identity(agent), 1), RUN)
+}
+
+fn in_run(mut channel: Channel, run: u32) -> Channel {
+    channel.enter_run(run);
+    channel
 }
 
 fn config() -> RunConfig {
@@ -48,6 +60,7 @@ struct Run {
     store: Memory,
     service: StateMachine,
     config: RunConfig,
+    now: u64,
 }
 
 impl Run {
@@ -61,7 +74,7 @@ impl Run {
 
     fn with(registry: &Registry, mut store: Memory, config: RunConfig) -> Self {
         let service = start(&mut store, &config, registry, &master(), TIMING, 0).unwrap();
-        Self { store, service, config }
+        Self { store, service, config, now: 0 }
     }
 
     /// Restarts after a crash: only the store is left.
@@ -77,26 +90,25 @@ impl Run {
     }
 
     fn tick(&mut self, now: u64) {
+        self.now = now;
         self.commit();
         self.service.tick(now).unwrap();
         self.commit();
     }
 
     fn say(&mut self, agent: u32, message: &Message<'_>) -> Result<(), Dropped> {
-        let mut frame = encode(agent, message);
-        self.service.handle_frame(Link(agent.into()), &mut frame)
+        self.deliver(agent, encode(agent, message))
+    }
+
+    fn deliver(&mut self, agent: u32, mut frame: Vec<u8>) -> Result<(), Dropped> {
+        self.service.handle_frame(Link(agent.into()), &mut frame, self.now)
     }
 
     /// Returns the frames to send, each with its device and a description.
     fn sent(&mut self) -> Vec<(u64, String)> {
         let mut sent = Vec::new();
-        while let Some(outgoing) = self.service.poll() {
-            let description = match identity(outgoing.link.0 as u32).decode(&outgoing.frame).unwrap() {
-                Message::Model(model) => format!("model {}", model.episode),
-                Message::Ack { episode } => format!("ack {episode}"),
-                Message::Nack { episode, reason } => format!("nack {episode} {reason:?}"),
-                other => panic!("sent {other:?} to a device"),
-            };
+        while let Some(mut outgoing) = self.service.poll() {
+            let description = describe(&device(outgoing.link.0 as u32), &mut outgoing.frame);
             sent.push((outgoing.link.0, description));
         }
         sent
@@ -109,14 +121,30 @@ impl Run {
     }
 }
 
+/// Describes a frame of the controller.
+fn describe(device: &Channel, frame: &mut [u8]) -> String {
+    match device.decode(frame).unwrap() {
+        Message::Model(model) => format!("model {}", model.episode),
+        Message::Ack { episode, fate: Fate::Counts, .. } => format!("ack {episode}"),
+        Message::Ack { episode, fate, .. } => format!("ack {episode} {fate:?}"),
+        Message::Wait { challenge, wait } => format!("wait {challenge} {wait}"),
+        Message::NextRun { challenge, run } => format!("next run {challenge} {run}"),
+        other => panic!("sent {other:?} to a device"),
+    }
+}
+
 fn encode(agent: u32, message: &Message<'_>) -> Vec<u8> {
+    encode_with(device(agent), message)
+}
+
+fn encode_with(mut channel: Channel, message: &Message<'_>) -> Vec<u8> {
     let mut frame = [0; 256];
-    let length = identity(agent).encode(message, &mut frame).unwrap();
+    let length = channel.encode(message, &mut frame).unwrap();
     frame[..length].to_vec()
 }
 
 fn hello() -> Message<'static> {
-    Message::Hello { episode: 1, boot: 1 }
+    Message::Hello { model: 0, boot: 1, challenge: 5 }
 }
 
 fn summary(episode: u32) -> Message<'static> {
@@ -219,8 +247,8 @@ fn late_summaries_are_accepted_within_the_window() {
     run.say(3, &summary(4)).unwrap();
     run.commit();
     let answers: BTreeMap<u64, String> = run.sent().into_iter().collect();
-    let nack = |episode: u32| format!("nack {episode} {:?}", NackReason::WrongEpisode);
-    assert_eq!(answers, BTreeMap::from([(1, "ack 2".into()), (2, nack(1)), (3, nack(4))]));
+    let refused = |episode: u32| format!("ack {episode} WrongEpisode");
+    assert_eq!(answers, BTreeMap::from([(1, "ack 2".into()), (2, refused(1)), (3, refused(4))]));
 }
 
 #[test]
@@ -228,38 +256,39 @@ fn unauthenticated_frames_are_dropped_and_counted() {
     let mut run = Run::new(config());
     run.commit();
     let mut damaged = encode(1, &hello());
-    damaged[20] ^= 1;
+    damaged[24] ^= 1;
     let mut version = encode(1, &hello());
-    version[0] = 9;
-    let stranger = Identity { agent: 99, ..identity(1) };
-    let other_run = Identity { run: 8, ..identity(1) };
-    let mut frame = [0; 64];
-    let mut of = |identity: &Identity| {
-        let length = identity.encode(&hello(), &mut frame).unwrap();
-        frame[..length].to_vec()
-    };
+    version[0] = 1;
+    let key = master().device_key(1, 1, 0);
+    let of = |identity: Identity, run: u32| encode_with(in_run(Channel::device(identity, 1), run), &hello());
     let cases = [
         (vec![1; 10], Dropped::Length),
         (damaged, Dropped::Tag),
         (version, Dropped::Version),
-        (of(&stranger), Dropped::Unknown),
-        (of(&other_run), Dropped::Unknown),
-        // Agent 2 with the key of agent 1.
-        (of(&Identity { agent: 2, ..identity(1) }), Dropped::Tag),
-        (of(&identity(5)), Dropped::Revoked),
-        (encode(1, &Message::Ack { episode: 1 }), Dropped::Type),
+        (of(Identity::new(1, 99, 2, key), RUN), Dropped::Unknown),
+        (of(Identity::new(2, 1, 2, key), RUN), Dropped::Unknown),
+        // Agent 2 with the key of agent 1, in this run and in another.
+        (of(Identity::new(1, 2, 2, key), RUN), Dropped::Tag),
+        (of(Identity::new(1, 2, 2, key), 0), Dropped::Tag),
+        // A key that was never issued.
+        (of(Identity::new(1, 1, 2, master().device_key(1, 1, 1)), RUN), Dropped::Tag),
+        (of(identity(5), RUN), Dropped::Revoked),
+        (of(identity(5), 8), Dropped::Revoked),
+        // Devices do not send these, whatever the run.
+        (encode(1, &Message::Wait { challenge: 1, wait: 1 }), Dropped::Type),
+        (encode_with(in_run(device(1), 8), &Message::NextRun { challenge: 1, run: 8 }), Dropped::Type),
     ];
     let mut counts: BTreeMap<Dropped, u64> = BTreeMap::new();
     for (mut frame, reason) in cases {
-        assert_eq!(run.service.handle_frame(Link(1), &mut frame), Err(reason));
+        assert_eq!(run.service.handle_frame(Link(1), &mut frame, 0), Err(reason));
         *counts.entry(reason).or_default() += 1;
     }
     assert_eq!(run.sent(), []);
     assert!(run.service.take_batch().is_none());
     assert_eq!(run.service.status(0).dropped, counts);
-    assert_eq!(run.service.status(0).connected, 1, "only the ack had a valid tag");
+    assert_eq!(run.service.status(0).connected, 1, "only agent 1 sent valid tags");
     // An authenticated summary of another dimension is answered.
-    let wide = Identity { dimension: 3, ..identity(1) };
+    let wide = in_run(Channel::device(Identity::new(1, 1, 3, key), 1), RUN);
     let message = Message::Summary(SummaryMessage {
         episode: 1,
         steps: 1,
@@ -267,10 +296,8 @@ fn unauthenticated_frames_are_dropped_and_counted() {
         gram: (&[0.0; 6]).into(),
         feature_sum: (&[0.0; 3]).into(),
     });
-    let mut frame = [0; 128];
-    let length = wide.encode(&message, &mut frame).unwrap();
-    run.service.handle_frame(Link(1), &mut frame[..length]).unwrap();
-    assert_eq!(run.sent(), [(1, format!("nack 1 {:?}", NackReason::WrongDimension))]);
+    run.deliver(1, encode_with(wide, &message)).unwrap();
+    assert_eq!(run.sent(), [(1, "ack 1 WrongDimension".into())]);
 }
 
 #[test]
@@ -281,7 +308,7 @@ fn broker_link_reaches_devices_without_own_link() {
     let reached = |run: &mut Run| -> BTreeSet<u32> {
         let sent: Vec<_> =
             std::iter::from_fn(|| run.service.poll()).filter(|outgoing| outgoing.link == broker).collect();
-        let of = |frame: &[u8]| (1..=AGENTS).find(|agent| identity(*agent).decode(frame).is_ok()).unwrap();
+        let of = |frame: &[u8]| (1..=AGENTS).find(|agent| device(*agent).decode(&mut frame.to_vec()).is_ok()).unwrap();
         sent.iter().map(|outgoing| of(&outgoing.frame)).collect()
     };
     run.say(1, &hello()).unwrap();
@@ -289,7 +316,7 @@ fn broker_link_reaches_devices_without_own_link() {
     run.service.add_broker(broker);
     assert_eq!(reached(&mut run), BTreeSet::from([2, 3, 4]), "agent 1 has a link of its own, agent 5 is revoked");
     // Agent 1 moves to the broker's link; agent 2 gets a link of its own.
-    run.service.handle_frame(broker, &mut encode(1, &hello())).unwrap();
+    run.service.handle_frame(broker, &mut encode(1, &hello()), 0).unwrap();
     run.say(2, &hello()).unwrap();
     reached(&mut run);
     run.tick(TIME_LIMIT);
@@ -315,7 +342,7 @@ fn hostile_frames_cause_faults_but_no_panic() {
     let strategy = (0..7_u32, any::<u32>(), values, proptest::collection::vec(any::<u8>(), 0..80));
     let run = std::cell::RefCell::new(Run::new(config()));
     runner
-        .run(&strategy, |(agent, episode, values, mut noise)| {
+        .run(&strategy, |(agent, episode, values, noise)| {
             let mut run = run.borrow_mut();
             let episode = if episode % 2 == 0 { episode % 10 } else { episode };
             let summary = SummaryMessage {
@@ -326,7 +353,7 @@ fn hostile_frames_cause_faults_but_no_panic() {
                 feature_sum: values[3..].into(),
             };
             let _ = run.say(agent, &Message::Summary(summary));
-            let _ = run.service.handle_frame(Link(agent.into()), &mut noise);
+            let _ = run.deliver(agent, noise);
             run.tick(u64::from(agent) * 300);
             run.sent();
             Ok(())
@@ -436,7 +463,7 @@ fn restart_after_any_event_changes_nothing() {
         finished.say(1, &summary(8)).unwrap();
         finished.say(4, &summary(9)).unwrap();
         finished.tick(10 * TIME_LIMIT);
-        let answers = vec![(1, "ack 8".into()), (4, "nack 9 WrongEpisode".into())];
+        let answers = vec![(1, "ack 8".into()), (4, "ack 9 WrongEpisode".into())];
         assert_eq!((finished.sent(), finished.events()), (answers, uninterrupted.events()));
         let models = uninterrupted.events().into_iter().filter(|event| matches!(event, Event::Model(_))).count();
         assert_eq!(models, 8);
@@ -588,14 +615,189 @@ fn store_is_inspected_with_its_own_dimension() {
 /// The expected bytes come from an independent HKDF implementation.
 #[test]
 fn device_keys_are_distinct_and_derived_from_the_master_key() {
-    let keys: Vec<[u8; 32]> = (1..4).map(|agent| identity(agent).key).collect();
-    assert!(keys[0] != keys[1] && keys[1] != keys[2]);
-    assert_ne!(identity(1).key, master().identity(8, 1, 2).key);
-    let hex: String = keys[0].iter().map(|byte| format!("{byte:02x}")).collect();
+    let addresses = (1..3_u32).flat_map(|fleet| (1..3).flat_map(move |agent| (0..2).map(move |g| (fleet, agent, g))));
+    let keys: BTreeSet<_> =
+        addresses.map(|(fleet, agent, generation)| master().device_key(fleet, agent, generation)).collect();
+    assert_eq!(keys.len(), 8);
+    let hex: String = master().device_key(1, 1, 0).iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, KEY_OF_AGENT_1);
 }
 
-const KEY_OF_AGENT_1: &str = "f5b54985732debe3d2215098d65616c521842a070491f6f9e7e438b62d560075";
+const KEY_OF_AGENT_1: &str = "13723328eafbd304065848173424c06dce888f0fcf375150d13b7c0705bb76d7";
+
+#[test]
+fn hello_is_answered_with_a_newer_model_or_a_wait() {
+    let mut run = Run::new(config());
+    let hello = |model, challenge| Message::Hello { model, boot: 1, challenge };
+    run.say(1, &hello(0, 1)).unwrap();
+    assert_eq!(run.sent(), [], "the first model is not stored yet");
+    run.tick(0);
+    run.tick(TIME_LIMIT);
+    run.sent();
+    let answers = |run: &mut Run, now: u64| {
+        run.now = now;
+        (0..4).for_each(|model| run.say(1, &hello(model, model)).unwrap());
+        run.sent().into_iter().map(|(_, description)| description).collect::<Vec<_>>()
+    };
+    // No honest device has a newer model than this controller's, unless the store was restored from a backup.
+    let expected = ["model 2", "model 2", "wait 2 700", "next run 3 7"];
+    assert_eq!(answers(&mut run, TIME_LIMIT + 300), expected);
+    assert_eq!(answers(&mut run, 3 * TIME_LIMIT)[2], "wait 2 0", "past the deadline");
+    (2..=8).for_each(|episode| run.tick(episode * TIME_LIMIT));
+    run.sent();
+    let expected = ["wait 0 3600000", "wait 1 3600000", "wait 2 3600000", "wait 3 3600000"];
+    assert_eq!(answers(&mut run, 9 * TIME_LIMIT), expected, "the run is over");
+    run.say(1, &summary(8)).unwrap();
+    assert_eq!(run.sent(), [(1, "ack 8 WrongEpisode".into())]);
+}
+
+#[test]
+fn device_of_another_run_is_moved_to_this_one() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    run.sent();
+    for other in [0, 6, 8] {
+        let device = || in_run(Channel::device(identity(1), 1), other);
+        for message in [hello(), summary(1), Message::Heartbeat { model: 3 }] {
+            run.deliver(1, encode_with(device(), &message)).unwrap();
+        }
+        let answers: Vec<String> =
+            std::iter::from_fn(|| run.service.poll()).map(|mut sent| describe(&device(), &mut sent.frame)).collect();
+        assert_eq!(answers, ["next run 5 7", "ack 1 WrongRun"], "run {other}");
+    }
+    assert!(run.service.take_batch().is_none(), "a summary of another run is not stored");
+    // The device's own channel still works, in both directions.
+    run.say(1, &hello()).unwrap();
+    assert_eq!(run.sent(), [(1, "model 1".into())]);
+}
+
+#[test]
+fn device_with_a_new_key_is_accepted_and_the_old_key_is_not() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    run.say(1, &hello()).unwrap();
+    run.sent();
+    let new = Identity::new(1, 1, 2, master().device_key(1, 1, 1));
+    run.service.rekey(new.clone());
+    assert_eq!(run.say(1, &hello()), Err(Dropped::Tag));
+    run.tick(TIME_LIMIT);
+    assert_eq!(run.sent(), [], "the old key's connection gets no model");
+    let mut device = in_run(Channel::device(new, 1), RUN);
+    let mut frame = [0; 64];
+    let length = device.encode(&hello(), &mut frame).unwrap();
+    run.deliver(1, frame[..length].to_vec()).unwrap();
+    assert_eq!(describe(&device, &mut run.service.poll().unwrap().frame), "model 2");
+    // A restarted service derives the new key from the registry.
+    let mut registry = registry();
+    registry.devices[0].generation = 1;
+    let mut run = Run::with(&registry, run.store, run.config);
+    let length = device.encode(&hello(), &mut frame).unwrap();
+    assert_eq!(run.deliver(1, frame[..length].to_vec()), Ok(()));
+    assert_eq!(run.say(1, &hello()), Err(Dropped::Tag));
+}
+
+/// The answer to a summary, and to its repetition, tells if it counts; the faults of all devices are those that were told.
+#[test]
+fn acknowledgement_tells_the_fate_of_a_summary() {
+    let of = |gram: [f32; 3], feature_sum: [f32; 2]| (gram, feature_sum);
+    for (config, (gram, feature_sum), fate) in [
+        (config(), of([4.0, 0.0, 4.0], [2.0, 1.0]), Fate::Counts),
+        (config(), of([4.0, f32::NAN, 4.0], [2.0, 1.0]), Fate::NotFinite),
+        (config(), of([9.0, 0.0, 4.0], [2.0, 1.0]), Fate::Norm),
+        (config(), of([1.0, 2.0, 1.0], [2.0, 1.0]), Fate::NotPositiveSemidefinite),
+        (private(), of([1.0, 0.0, 1.0], [4.0, 1.0]), Fate::Inconsistent),
+        (private(), of([4.0, 0.0, 4.0], [2.0, 1.0]), Fate::Counts),
+    ] {
+        let mut run = Run::new(config);
+        run.tick(0);
+        let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
+        let message = Message::Summary(SummaryMessage { episode: 1, steps: 8, reward_sum: 0.0, gram, feature_sum });
+        for _ in 0..2 {
+            run.say(1, &message).unwrap();
+            run.commit();
+            let told = if fate.counts() { "ack 1".into() } else { format!("ack 1 {fate:?}") };
+            assert_eq!(run.sent(), [(1, told)]);
+        }
+        assert_eq!(run.service.status(0).received.accepted, u64::from(fate.counts()));
+        assert_eq!(run.service.status(0).faults.len(), usize::from(!fate.counts()));
+    }
+    // An excluded device is told so, for everything it sends later.
+    let mut run = Run::new(RunConfig { admission: fedbandit::algorithm::Level::Drop, ..config() });
+    run.tick(0);
+    let (gram, feature_sum) = ((&[9.0, 0.0, 4.0]).into(), (&[2.0, 1.0]).into());
+    let message = Message::Summary(SummaryMessage { episode: 1, steps: 8, reward_sum: 0.0, gram, feature_sum });
+    run.say(1, &message).unwrap();
+    run.tick(TIME_LIMIT);
+    run.say(1, &summary(2)).unwrap();
+    run.commit();
+    assert_eq!(run.sent(), [(1, "ack 1 Norm".into()), (1, "model 2".into()), (1, "ack 2 Excluded".into())]);
+}
+
+/// In a private run, the answers to a device depend on its own frames, the terms and the clock: two fleets whose other devices
+/// send different data, or nothing, get the same bytes.
+#[test]
+fn private_answers_do_not_depend_on_other_devices() {
+    let mut key = Memory::default();
+    start(&mut key, &private(), &registry(), &master(), TIMING, 0).unwrap();
+    let answers = |others: &dyn Fn(&mut Run)| {
+        let mut run = Run::on(key.clone(), private());
+        run.tick(0);
+        let mut answers = Vec::new();
+        others(&mut run);
+        for message in [hello(), summary(1), summary(1), summary(2), Message::Hello { model: 1, boot: 1, challenge: 9 }]
+        {
+            run.say(1, &message).unwrap();
+            run.commit();
+        }
+        // Models carry noise; their content is the subject of the privacy guarantee.
+        answers.extend(run.sent().into_iter().filter(|(link, _)| *link == 1));
+        answers
+    };
+    let silent = answers(&|_| ());
+    assert_eq!(silent.len(), 5, "{silent:?}");
+    assert_eq!(answers(&|run| (2..5).for_each(|agent| run.say(agent, &summary(1)).unwrap())), silent);
+    assert_eq!(answers(&|run| (2..5).for_each(|agent| run.say(agent, &summary(3)).unwrap())), silent);
+}
+
+/// Frames and bytes between a device and its controller over three episodes of a minute, in which other devices are missing:
+/// the device reports at once and waits for the deadline.
+#[test]
+fn episode_takes_one_summary_and_at_most_one_hello() {
+    let registry = registry_of(2);
+    let (mut store, options) = (Memory::default(), StartOptions { time_limit: 60_000, ..TIMING });
+    let mut service = start(&mut store, &config(), &registry, &master(), options, 0).unwrap();
+    let mut agent = Agent::<2>::new(&Prior::new(1.0, 1.0, 8, Rewards::Unbounded)).unwrap();
+    let mut session = Session::<2, { max_frame_len(2) }, 4>::new(identity(1), 1).unwrap();
+    let mut rng = Pcg64::seed_from_u64(1);
+    let mut traffic: BTreeMap<u8, (u32, usize)> = BTreeMap::new();
+    for now in 0..180_000 {
+        fedbandit::service::worker::commit_and_tick(&mut service, &mut store, now).unwrap();
+        let mut count = |frame: &[u8]| {
+            let (frames, bytes) = traffic.entry(frame[1]).or_default();
+            (*frames, *bytes) = (*frames + 1, *bytes + frame.len());
+        };
+        if let Some(frame) = session.poll(now, &mut rng) {
+            count(frame);
+            service.handle_frame(Link(1), &mut frame.to_vec(), now).unwrap();
+            fedbandit::service::worker::commit_and_tick(&mut service, &mut store, now).unwrap();
+        }
+        while let Some(mut outgoing) = service.poll() {
+            count(&outgoing.frame);
+            session.handle(&mut outgoing.frame, &mut agent, now).unwrap();
+        }
+        while !session.wants_model() {
+            agent.record(&[0.5, 0.5], 1.0).unwrap();
+            if agent.steps() == agent.episode_len() {
+                session.submit(&agent.finish(), now);
+            }
+        }
+    }
+    let frames: Vec<_> = traffic.iter().map(|(kind, (frames, _))| (*kind, *frames)).collect();
+    // Hellos: to learn the run, and to get the first model. Models of later episodes are pushed.
+    assert_eq!(frames, [(0x01, 2), (0x03, 3), (0x81, 3), (0x82, 3), (0x84, 1)]);
+    let bytes: usize = traffic.values().map(|(_, bytes)| bytes).sum();
+    assert_eq!(bytes, 2 * 44 + 3 * 64 + 3 * 64 + 3 * 44 + 44);
+}
 
 /// A repeated boot counter would repeat nonces.
 #[test]
@@ -615,21 +817,21 @@ fn start_with_corrupt_or_exhausted_boot_counter_is_refused() {
 fn sealed_devices_use_sealed_frames_and_nonces_never_repeat() {
     let mut registry = registry_of(1);
     registry.devices[0].sealed = true;
-    let mut device = Channel::sealed_device(identity(1), 1);
+    let mut device = in_run(Channel::device(identity(1).with_sealed_frames(), 1), RUN);
     let mut store = Memory::default();
     let mut seen = BTreeSet::new();
     for round in 1..=3_u32 {
         // With a clock that stands still, only the store tells the starts apart.
         let mut service = start(&mut store, &config(), &registry, &master(), TIMING, 0).unwrap();
         assert_eq!(
-            service.handle_frame(Link(1), &mut encode(1, &summary(1))),
+            service.handle_frame(Link(1), &mut encode(1, &summary(1)), 0),
             Err(Dropped::Version),
             "plain frame from a sealed device"
         );
         for message in [hello(), summary(1), summary(1)] {
             let mut frame = [0; 256];
             let length = device.encode(&message, &mut frame).unwrap();
-            service.handle_frame(Link(1), &mut frame[..length]).unwrap();
+            service.handle_frame(Link(1), &mut frame[..length], 0).unwrap();
             if let Some(batch) = service.take_batch() {
                 store.append(&batch.to_bytes()).unwrap();
                 service.mark_committed(batch);
@@ -637,13 +839,8 @@ fn sealed_devices_use_sealed_frames_and_nonces_never_repeat() {
         }
         let mut answers = Vec::new();
         while let Some(mut outgoing) = service.poll() {
-            assert!(seen.insert(outgoing.frame[16..28].to_vec()), "repeated nonce");
-            let answer = match device.decode(&mut outgoing.frame).unwrap() {
-                Message::Model(model) => format!("model {}", model.episode),
-                Message::Ack { episode } => format!("ack {episode}"),
-                other => panic!("{other:?}"),
-            };
-            answers.push(answer);
+            assert!(seen.insert(outgoing.frame[20..32].to_vec()), "repeated nonce");
+            answers.push(describe(&device, &mut outgoing.frame));
         }
         assert_eq!(answers, ["model 1", "ack 1", "ack 1"], "round {round}");
     }

@@ -27,7 +27,8 @@ const SEALED: u8 = VERSION | 0x80;
 /// ```
 /// # use fedbandit_core::wire::{Channel, Identity, Message, max_frame_len};
 /// let identity = Identity::new(1, 2, 8, [7; 32]);
-/// let (mut device, controller) = (Channel::device(identity.clone(), 1), Channel::controller(identity, 1));
+/// let (mut device, controller) = (Channel::device(identity.clone(), 1), Channel::controller(identity, 1, 1));
+/// device.enter_run(1);
 /// let hello = Message::Hello { model: 0, boot: 1, challenge: 5 };
 /// let mut frame = [0; max_frame_len(8)];
 /// let length = device.encode(&hello, &mut frame)?;
@@ -53,29 +54,36 @@ impl Channel {
     /// per start of the device. The boot counter must grow with each start and be stored durably before this call. Plain
     /// frames have no nonces and no such rules.
     pub fn device(identity: Identity, boot: u32) -> Self {
-        Self::new(identity, End::Device, boot)
+        Self::new(identity, End::Device, boot, 0)
     }
 
-    /// Creates the controller's end, in run 0; `boot` is the controller's own boot counter.
+    /// Creates the controller's end, in the controller's run; `boot` is the controller's own boot counter in that run.
     ///
-    /// The rules of [`device`](Self::device) apply to each device's channel.
-    pub fn controller(identity: Identity, boot: u32) -> Self {
-        Self::new(identity, End::Controller, boot)
+    /// The rules of [`device`](Self::device) apply to each device's channel. Services of different runs may share a device's
+    /// key: their nonces differ by the run.
+    pub fn controller(identity: Identity, boot: u32, run: u32) -> Self {
+        Self::new(identity, End::Controller, boot, run)
     }
 
     #[cfg_attr(not(feature = "sealed"), expect(unused_variables, reason = "plain frames have no nonces"))]
-    fn new(identity: Identity, end: End, boot: u32) -> Self {
+    fn new(identity: Identity, end: End, boot: u32, run: u32) -> Self {
         let mut channel = Self {
             identity,
             end,
-            run: 0,
+            run,
             own_key: [0; 32],
             peer_key: [0; 32],
             #[cfg(feature = "sealed")]
-            nonces: Nonces::new(boot),
+            nonces: Nonces::new(boot, run),
         };
-        channel.enter_run(0);
+        channel.enter_run(run);
         channel
+    }
+
+    /// Replaces the identity after the device's key was issued again. The nonces run on.
+    pub fn set_identity(&mut self, identity: Identity) {
+        self.identity = identity;
+        self.enter_run(self.run);
     }
 
     /// Continues in another run, with the keys of that run.
@@ -94,7 +102,7 @@ impl Channel {
     /// Writes a message's frame and returns its length. [`max_frame_len`](super::max_frame_len) bytes suffice.
     ///
     /// # Errors
-    /// The buffer is shorter than the frame, or 2⁶⁴ frames were sealed before.
+    /// The buffer is shorter than the frame, or 2³² frames were sealed before.
     pub fn encode(&mut self, message: &Message<'_>, frame: &mut [u8]) -> Result<usize, EncodeError> {
         match *message {
             Message::Hello { model, boot, challenge } => self.write([HELLO, 0], model, [boot, challenge], [], frame),
@@ -108,7 +116,9 @@ impl Channel {
                 let values = theta.iter().chain(design.iter());
                 self.write([MODEL, flags], episode, [episode_len, beta.to_bits()], values, frame)
             }
-            Message::Ack { episode, fate, wait } => self.write([ACK, fate.code()], episode, [wait], [], frame),
+            Message::Ack { episode, fate, wait } => {
+                self.write([ACK, 0], episode, [fate.code().into(), wait], [], frame)
+            }
             Message::Wait { challenge, wait } => self.write([WAIT, 0], 0, [challenge, wait], [], frame),
             Message::NextRun { challenge, run } => self.write([NEXT_RUN, 0], 0, [challenge, run], [], frame),
         }

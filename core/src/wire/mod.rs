@@ -35,13 +35,18 @@ const NONCE_LEN: usize = cipher::NONCE_LEN;
 #[cfg(not(feature = "sealed"))]
 const NONCE_LEN: usize = 0;
 
-/// Returns the length of the longest frames, model and summary, that this build can send: 44 + 4·(D + D(D+1)/2), and with the
-/// feature `sealed` 12 more.
+/// Returns the length of the longest frames, model and summary, that this build can send: with the feature `sealed`, 12 bytes more
+/// than [`plain_frame_len`].
 pub const fn max_frame_len(dimension: usize) -> usize {
-    HEADER_LEN + NONCE_LEN + 8 + 4 * (dimension + packed_len(dimension)) + TAG_LEN
+    plain_frame_len(dimension) + NONCE_LEN
 }
 
-/// Length of the longest frames without values: hello, wait and next run.
+/// Returns the length of the longest plain frames, model and summary: 44 + 4·(D + D(D+1)/2).
+pub const fn plain_frame_len(dimension: usize) -> usize {
+    HEADER_LEN + 8 + 4 * (dimension + packed_len(dimension)) + TAG_LEN
+}
+
+/// Length of the longest frames without values: hello, ack, wait and next run.
 pub(crate) const CONTROL_LEN: usize = HEADER_LEN + NONCE_LEN + 8 + TAG_LEN;
 
 /// Content of a frame.
@@ -83,11 +88,11 @@ pub enum Message<'a> {
         /// Milliseconds until the running episode's deadline.
         wait: u32,
     },
-    /// Controller: answers a hello of another run.
+    /// Controller: answers a hello of another run, or of a device whose model is newer than the controller's.
     NextRun {
         /// The hello's challenge.
         challenge: u32,
-        /// The run to continue in.
+        /// The run to continue in, from its first model on.
         run: u32,
     },
 }
@@ -134,7 +139,7 @@ pub enum DecodeError {
 pub enum EncodeError {
     /// The buffer is shorter than the frame.
     BufferTooShort,
-    /// All 2⁶⁴ nonces of this start are used.
+    /// All 2³² nonces of this start are used.
     NoncesUsedUp,
 }
 
@@ -223,7 +228,7 @@ impl Header {
                 let (episode_len, beta) = (whole(episode_len), f32::from_le_bytes(*beta));
                 Ok(Message::Model(Model { episode, episode_len, beta, rewards, theta, design }))
             }
-            (ACK, [wait]) => Ok(Message::Ack { episode, fate: Fate::from_code(self.flags), wait: whole(wait) }),
+            (ACK, [[fate, ..], wait]) => Ok(Message::Ack { episode, fate: Fate::from_code(*fate), wait: whole(wait) }),
             (WAIT, [challenge, wait]) => Ok(Message::Wait { challenge: whole(challenge), wait: whole(wait) }),
             (NEXT_RUN, [challenge, run]) => Ok(Message::NextRun { challenge: whole(challenge), run: whole(run) }),
             (HELLO | HEARTBEAT | SUMMARY | MODEL | ACK | WAIT | NEXT_RUN, _) => Err(DecodeError::Length),

@@ -71,7 +71,7 @@ impl Service {
 
     fn identity(&self, agent: u32) -> Outcome<Identity> {
         let blob = fs::read(self.directory.join(format!("fleet/devices/agent-{agent}.blob")))?;
-        Ok(Identity::from_blob(blob.as_slice().try_into()?).ok_or("no identity")?)
+        Ok(Identity::from_blob(blob.as_slice().try_into()?)?)
     }
 
     /// Returns a field of the process status in MB.
@@ -100,7 +100,7 @@ impl Drop for Service {
 /// A device with the firmware's agent and session. Its episodes have two recorded steps.
 struct Device {
     agent: Agent<D>,
-    session: Session<FRAME, 4>,
+    session: Session<D, FRAME, 4>,
     rng: Pcg64,
     stream: TcpStream,
     decoder: cobs::Decoder<FRAME>,
@@ -111,13 +111,17 @@ struct Device {
 
 impl Device {
     async fn connect(address: &str, identity: Identity) -> Outcome<Self> {
-        let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Unbounded };
+        let prior = Prior::new(1.0, 1.0, 64, Rewards::Unbounded);
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self {
             agent: Agent::new(&prior).map_err(|error| error.to_string())?,
-            rng: Pcg64::seed_from_u64(identity.agent.into()),
-            session: Session::new(identity, 1),
+            rng: Pcg64::seed_from_u64(identity.agent().into()),
+            session: {
+                let mut session = Session::new(identity, 1)?;
+                session.resume_run(1);
+                session
+            },
             stream,
             decoder: cobs::Decoder::new(),
             sent: None,
@@ -127,9 +131,8 @@ impl Device {
 
     /// Sends all frames that are due.
     async fn send(&mut self, now: u64) -> Outcome<()> {
-        let mut frame = [0; FRAME];
-        while let Some(length) = self.session.poll(self.agent.episode(), now, &mut self.rng, &mut frame) {
-            let bytes: Vec<u8> = cobs::encode(&frame[..length]).collect();
+        while let Some(frame) = self.session.poll(now, &mut self.rng) {
+            let bytes: Vec<u8> = cobs::encode(frame).collect();
             self.stream.write_all(&bytes).await?;
         }
         Ok(())

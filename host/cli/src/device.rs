@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use fedbandit::config::{RewardKind, RunConfig};
 use fedbandit::service::transport::backoff::Backoff;
-use fedbandit::service::transport::byte_stream::FRAME;
 use fedbandit::simulation::{Attack, DeviceProgress, Environment, SimulationConfig, VirtualDevice, virtual_device};
 
 use super::link::{DeviceLink, Target};
@@ -89,10 +88,14 @@ impl Args {
         let logs = read_logs([&config])?;
         let mut devices = Vec::new();
         for agent in self.first..self.first.saturating_add(self.count) {
-            let (identity, sealed) = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
-            let run = identity.run;
-            let device = virtual_device(identity, sealed, &config, &logs, self.seed);
-            devices.push(Device { run, agent, device: device.map_err(|error| Failure::Usage(format!("--{error}")))? });
+            let (identity, boot) = read_blob(&self.identities.join(format!("agent-{agent}.blob")))?;
+            let fleet = identity.fleet();
+            let device = virtual_device(identity, boot, &config, &logs, self.seed);
+            devices.push(Device {
+                fleet,
+                agent,
+                device: device.map_err(|error| Failure::Usage(format!("--{error}")))?,
+            });
         }
         let lifetime = Lifetime { episodes: self.episodes, patience: self.patience, ..Lifetime::endless() };
         let runtime = tokio::runtime::Runtime::new()?;
@@ -120,7 +123,7 @@ impl Args {
 
 /// A virtual device and its address.
 pub(super) struct Device {
-    pub(super) run: u32,
+    pub(super) fleet: u32,
     pub(super) agent: u32,
     pub(super) device: Box<dyn VirtualDevice>,
 }
@@ -142,8 +145,8 @@ impl Lifetime {
     }
 }
 
-/// Interval at which a device is polled.
-const PULSE: Duration = Duration::from_millis(5);
+/// Shortest and longest time for which a device waits for a frame.
+const PULSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];
 
 static CONNECT_WARNING: Once = Once::new();
 
@@ -159,14 +162,15 @@ struct Timeline {
 
 /// Runs one device over any number of connections. Returns its progress after half of its episodes, and at the end.
 pub(super) async fn run_device(device: Device, target: Target, lifetime: Lifetime) -> [DeviceProgress; 2] {
-    let Device { run, agent, mut device } = device;
+    let Device { fleet, agent, mut device } = device;
     let start = Instant::now();
     let mut timeline = Timeline { start, last_episode: start, half: DeviceProgress::default(), finished: None };
     let mut backoff = Backoff::default().spread(agent);
     loop {
-        match target.open(run, agent).await {
+        match target.open(fleet, agent).await {
             Ok(mut link) => {
                 backoff.reset();
+                device.link_up(start.elapsed().as_millis() as u64);
                 if run_connected(&mut *device, &mut link, lifetime, &mut timeline).await.is_ok() {
                     link.close().await;
                 }
@@ -193,7 +197,6 @@ async fn run_connected(
     lifetime: Lifetime,
     timeline: &mut Timeline,
 ) -> std::io::Result<()> {
-    let mut frame = vec![0; FRAME];
     loop {
         let now = timeline.start.elapsed().as_millis() as u64;
         let episodes = device.progress().episodes;
@@ -214,12 +217,15 @@ async fn run_connected(
                 return Ok(());
             }
         }
-        while let Some(length) = device.poll(now, &mut frame) {
-            link.send(&frame[..length]).await?;
+        while let Some(frame) = device.poll(now) {
+            link.send(frame).await?;
         }
-        if let Some(frame) = link.receive(PULSE).await? {
+        let idle = Duration::from_millis(device.wake_at(lifetime.patience).saturating_sub(now));
+        let pause = lifetime.pace.saturating_sub(timeline.last_episode.elapsed());
+        let [shortest, longest] = PULSE;
+        if let Some(mut frame) = link.receive(idle.max(pause).clamp(shortest, longest)).await? {
             // An invalid frame is ignored, as a real device does.
-            let _ = device.handle(&frame, timeline.start.elapsed().as_millis() as u64);
+            let _ = device.handle(&mut frame, timeline.start.elapsed().as_millis() as u64);
         }
     }
 }

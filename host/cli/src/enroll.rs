@@ -1,4 +1,4 @@
-//! `fedbandit enroll` and `revoke`.
+//! `fedbandit enroll`, `rekey` and `revoke`.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ Examples:
 Files in DIR, created if missing:
   registry.json         enrolled devices
   master.key            secret from which all keys are derived; back it up and keep it private
-  devices/agent-N.blob  identity and key of device N, 52 bytes to flash beside its firmware
+  devices/agent-N.blob  identity and key of device N, 60 bytes to flash beside its firmware
 
 The devices of a run are fixed when its service first starts. A device that never reports counts as corrupted.";
 
@@ -33,6 +33,15 @@ pub(super) struct EnrollArgs {
     /// Number of the run, set with the first devices [default: 1].
     #[arg(long)]
     run: Option<u32>,
+    /// Number of the fleet, set with the first devices; must differ between fleets that share a broker [default: 1].
+    #[arg(long, value_name = "F")]
+    fleet: Option<u32>,
+    /// Noise level R of rewards, stored on the devices; set with the first devices [default: 0.5].
+    #[arg(long, value_name = "R")]
+    noise: Option<f32>,
+    /// Bound S on the norm of the true parameter, stored on the devices; set with the first devices [default: 1].
+    #[arg(long, value_name = "S")]
+    theta_norm: Option<f32>,
     /// Number of devices to enroll.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
@@ -53,15 +62,9 @@ impl EnrollArgs {
         let none_left = || Failure::Data(format!("{}: no device numbers left after {before}", self.dir.display()));
         let last = before.checked_add(self.count).ok_or_else(none_left)?;
         for agent in before + 1..=last {
-            let identity = master.identity(registry.run, agent, registry.dimension);
-            let blob = if self.sealed { identity.to_sealed_blob() } else { identity.to_blob() };
-            write_secret(&directory.blob(agent), &blob)?;
-            registry.devices.push(EnrolledDevice {
-                agent,
-                revoked: false,
-                sealed: self.sealed,
-                enrolled_at: Some(now),
-            });
+            let device = EnrolledDevice { sealed: self.sealed, enrolled_at: Some(now), ..EnrolledDevice::new(agent) };
+            write_secret(&directory.blob(agent), &registry.identity(&device, &master).to_blob())?;
+            registry.devices.push(device);
         }
         directory.write_registry(&registry)?;
         let (first, run) = (before + 1, registry.run);
@@ -74,12 +77,32 @@ impl EnrollArgs {
             if !(1..=MAX_DIMENSION).contains(&dimension.into()) {
                 return Err(Failure::Usage(format!("--dim must be from 1 to {MAX_DIMENSION}, got {dimension}")));
             }
-            return Ok(Registry { run: self.run.unwrap_or(1), dimension, devices: Vec::new() });
+            let run = self.run.unwrap_or(1);
+            if run == 0 {
+                return Err(Failure::Usage("--run must be at least 1".into()));
+            }
+            let mut registry = Registry::new(self.fleet.unwrap_or(1), run, dimension);
+            for (name, given, constant) in
+                [("noise", self.noise, &mut registry.noise), ("theta-norm", self.theta_norm, &mut registry.theta_norm)]
+            {
+                *constant = given.unwrap_or(*constant);
+                if !(*constant > 0.0 && constant.is_finite()) {
+                    return Err(Failure::Usage(format!("--{name} must be positive and finite, got {constant}")));
+                }
+            }
+            return Ok(registry);
         };
-        let differs = |given: Option<u32>, there: u32| given.is_some_and(|given| given != there);
-        if differs(self.dim.map(u32::from), registry.dimension.into()) || differs(self.run, registry.run) {
-            let Registry { run, dimension, .. } = registry;
-            return Err(Failure::Usage(format!("{} belongs to run {run} with --dim {dimension}", self.dir.display())));
+        let Registry { fleet, run, dimension, noise, theta_norm, .. } = registry;
+        if self.dim.is_some_and(|dim| dim != dimension)
+            || self.run.is_some_and(|given| given != run)
+            || self.fleet.is_some_and(|given| given != fleet)
+            || self.noise.is_some_and(|given| given != noise)
+            || self.theta_norm.is_some_and(|given| given != theta_norm)
+        {
+            return Err(Failure::Usage(format!(
+                "{} belongs to run {run} with --dim {dimension} --fleet {fleet} --noise {noise} --theta-norm {theta_norm}",
+                self.dir.display()
+            )));
         }
         if directory.store().exists() {
             let remedy = "enroll more devices in a new directory";
@@ -87,6 +110,50 @@ impl EnrollArgs {
         }
         Ok(registry)
     }
+}
+
+const REKEY_HELP: &str = "\
+Example:
+  fedbandit rekey --dir fleet 7
+
+Writes devices/agent-N.blob with a new key. A running service accepts the new key within seconds, and drops frames
+under the old one. Flash the new blob; a sealed device may then restart its boot counter.";
+
+/// Issue new keys to devices, for example after a key was exposed.
+#[derive(clap::Args)]
+#[command(after_long_help = format!("{REKEY_HELP}\n\n{EXIT_CODES}"))]
+pub(super) struct RekeyArgs {
+    /// Directory of the run.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Numbers of the devices.
+    #[arg(required = true, value_name = "N")]
+    agents: Vec<u32>,
+}
+
+impl RekeyArgs {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let directory = RunDirectory { path: self.dir };
+        let (mut registry, master) = (directory.expect_registry()?, directory.master()?);
+        for agent in &self.agents {
+            let device = find(&mut registry, *agent)?;
+            let exhausted = || Failure::Data(format!("device {agent} has no key generations left"));
+            device.generation = device.generation.checked_add(1).ok_or_else(exhausted)?;
+        }
+        // Before the blobs: a key that was issued is never issued again.
+        directory.write_registry(&registry)?;
+        for agent in &self.agents {
+            let device = *find(&mut registry, *agent)?;
+            write_secret(&directory.blob(*agent), &registry.identity(&device, &master).to_blob())?;
+            print_line(&format!("device {agent} has key generation {}", device.generation))?;
+        }
+        Ok(())
+    }
+}
+
+fn find(registry: &mut Registry, agent: u32) -> Result<&mut EnrolledDevice, Failure> {
+    let device = registry.devices.iter_mut().find(|device| device.agent == agent);
+    device.ok_or_else(|| Failure::Usage(format!("device {agent} is not enrolled")))
 }
 
 const REVOKE_HELP: &str = "\
@@ -112,9 +179,7 @@ impl RevokeArgs {
         let directory = RunDirectory { path: self.dir };
         let mut registry = directory.expect_registry()?;
         for agent in &self.agents {
-            let device = registry.devices.iter_mut().find(|device| device.agent == *agent);
-            let device = device.ok_or_else(|| Failure::Usage(format!("device {agent} is not enrolled")))?;
-            device.revoked = true;
+            find(&mut registry, *agent)?.revoked = true;
         }
         directory.write_registry(&registry)?;
         let revoked = registry.devices.iter().filter(|device| device.revoked).count();

@@ -10,7 +10,7 @@ use fedbandit::service::transport::backoff::Backoff;
 use fedbandit::service::transport::byte_stream::IDLE_TIMEOUT;
 use fedbandit::service::transport::outage::Outage;
 use fedbandit::service::transport::tcp;
-use fedbandit_core::wire::claimed_address;
+use fedbandit_core::wire::unverified_address;
 use tokio::time::timeout;
 
 use super::link::{DeviceLink, Target, without_password};
@@ -99,18 +99,18 @@ struct Controller {
 
 /// Relays one board until its line ends or is silent for too long, and returns the reason. Reconnects to the controller.
 async fn relay(mut board: DeviceLink, controller: &Controller, silence: Duration) -> io::Error {
-    let (hello, (run, agent)) = match timeout(silence, hello(&mut board)).await {
+    let (hello, (fleet, agent)) = match timeout(silence, hello(&mut board)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(error)) => return error,
         Err(_) => return io::ErrorKind::TimedOut.into(),
     };
     let (mut first, mut backoff) = (Some(hello), Backoff::default().spread(agent));
     loop {
-        match controller.target.open(run, agent).await {
+        match controller.target.open(fleet, agent).await {
             Ok(mut link) => {
                 backoff.reset();
                 controller.outage.connected();
-                if let Lost::Board(error) = carry(&mut board, &mut link, first.take(), (run, agent), silence).await {
+                if let Lost::Board(error) = carry(&mut board, &mut link, first.take(), (fleet, agent), silence).await {
                     link.close().await;
                     return error;
                 }
@@ -125,7 +125,7 @@ async fn relay(mut board: DeviceLink, controller: &Controller, silence: Duration
 async fn hello(board: &mut DeviceLink) -> io::Result<(Vec<u8>, (u32, u32))> {
     loop {
         let frame = board.receive(QUIET).await?.unwrap_or_default();
-        if let Some(address) = claimed_address(&frame) {
+        if let Some(address) = unverified_address(&frame) {
             return Ok((frame, address));
         }
     }
@@ -148,7 +148,7 @@ async fn carry(
     let (mut up, mut down): (Option<Vec<u8>>, Option<Vec<u8>>) = (first, None);
     let mut heard = Instant::now();
     while heard.elapsed() < silence {
-        if let Some(frame) = up.take().filter(|frame| claimed_address(frame) == Some(address))
+        if let Some(frame) = up.take().filter(|frame| unverified_address(frame) == Some(address))
             && controller.send(&frame).await.is_err()
         {
             return Lost::Controller;

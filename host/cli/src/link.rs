@@ -64,7 +64,7 @@ impl Target {
     }
 
     /// Connects a device.
-    pub(super) async fn open(&self, run: u32, agent: u32) -> io::Result<DeviceLink> {
+    pub(super) async fn open(&self, fleet: u32, agent: u32) -> io::Result<DeviceLink> {
         match self {
             Self::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
@@ -75,7 +75,7 @@ impl Target {
             Self::Mqtt(url, connector) => {
                 let url = url.replace("{agent}", &agent.to_string());
                 let broker = Broker::new(&url, connector.clone()).map_err(io::Error::other)?;
-                Ok(DeviceLink::Mqtt(MqttLink::open(&broker, run, agent).await?))
+                Ok(DeviceLink::Mqtt(MqttLink::open(&broker, fleet, agent).await?))
             }
             Self::Serial(port) => Ok(DeviceLink::stream(port.open()?)),
         }
@@ -123,7 +123,9 @@ impl DeviceLink {
                     if read == 0 {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
-                    received.extend(buffer[..read].iter().filter_map(|byte| decoder.push(*byte).map(<[u8]>::to_vec)));
+                    received.extend(
+                        buffer[..read].iter().filter_map(|byte| decoder.push(*byte).map(|frame| frame.to_vec())),
+                    );
                 }
                 Ok(received.pop_front())
             }

@@ -24,10 +24,10 @@ pub(super) struct MqttLink {
 }
 
 impl MqttLink {
-    pub(super) async fn open(broker: &Broker, run: u32, agent: u32) -> io::Result<Self> {
-        let topics = Topics::new(run);
+    pub(super) async fn open(broker: &Broker, fleet: u32, agent: u32) -> io::Result<Self> {
+        let topics = Topics::new(fleet);
         let state = topics.state(agent);
-        let mut options = broker.options(format!("fedbandit-{run}-{agent}"));
+        let mut options = broker.options(format!("fedbandit-{fleet}-{agent}"));
         options
             .set_last_will(LastWill::new(&state, "lost", QoS::AtLeastOnce, true, None))
             .set_outgoing_inflight_upper_limit(IN_FLIGHT);

@@ -118,25 +118,28 @@ pub(super) fn write_secret(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
     write_file_with_mode(file, 0o600, |writer| writer.write_all(bytes))
 }
 
-/// Reads a device's identity. For a sealed device, also increments and returns its boot counter, kept in `FILE.boot`.
-pub(super) fn read_blob(file: &Path) -> Result<(Identity, Option<u32>), Failure> {
+/// Reads a device's identity. For a sealed device, also increments and returns its boot counter, kept in `FILE.boot`; 1 for
+/// any other.
+pub(super) fn read_blob(file: &Path) -> Result<(Identity, u32), Failure> {
     let bytes = fs::read(file).map_err(|error| Failure::from(error).context(file.display()))?;
-    let invalid = || {
-        let remedy = "create it with fedbandit enroll";
-        Failure::Data(format!("{}: not a device identity of 52 bytes; {remedy}", file.display()))
+    let invalid = |reason: String| {
+        Failure::Data(format!("{}: {reason}; create the identity with fedbandit enroll", file.display()))
     };
-    let blob = bytes.as_slice().try_into().map_err(|_| invalid())?;
-    if let Some(identity) = Identity::from_blob(blob) {
-        return Ok((identity, None));
-    }
-    let identity = Identity::from_sealed_blob(blob).ok_or_else(invalid)?;
-    Ok((identity, Some(increment_boot_counter(&file.with_extension("blob.boot"))?)))
+    let blob = bytes.as_slice().try_into().map_err(|_| {
+        invalid(format!("not a device identity of {} bytes, found {}", Identity::BLOB_LEN, bytes.len()))
+    })?;
+    let identity = Identity::from_blob(blob).map_err(|error| invalid(error.to_string()))?;
+    let boot = match identity.is_sealed() {
+        true => increment_boot_counter(&file.with_extension("blob.boot"))?,
+        false => 1,
+    };
+    Ok((identity, boot))
 }
 
 /// Increments a boot counter durably and returns it.
 fn increment_boot_counter(file: &Path) -> Result<u32, Failure> {
     let failed = |reason: &str| {
-        let remedy = "never reset it; enroll the device in a new run";
+        let remedy = "never reset it; issue the device a new key with fedbandit rekey, then remove the file";
         Failure::Data(format!("{}: boot counter is {reason}; {remedy}", file.display()))
     };
     let last = match fs::read_to_string(file) {

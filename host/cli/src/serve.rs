@@ -44,7 +44,8 @@ A flag overrides a variable (FEDBANDIT_DEADLINE=60), which overrides the file. P
 
 An episode ends as soon as all devices have reported, or at its deadline; with privacy always at its deadline. A
 summary is acknowledged once it is on disk. After a crash, start the service again: it continues where it stopped.
-Devices revoked with fedbandit revoke are rejected within seconds.";
+Devices revoked with fedbandit revoke are rejected within seconds, and new keys of fedbandit rekey are valid within
+seconds.";
 
 /// Run the controller as a service for devices.
 #[derive(clap::Args)]
@@ -94,7 +95,7 @@ impl Args {
         let service = start(&mut store, &config.run, &registry, &master, timing, 0).map_err(failed)?;
         runtime.block_on(listen(bound, service, Box::new(store), &registry, |handle, _, (http, name)| {
             directory.write_service(http, name)?;
-            tokio::spawn(watch_registry(directory, handle));
+            tokio::spawn(watch_registry(directory, registry.clone(), master, handle));
             Ok(())
         }))
     }
@@ -140,20 +141,19 @@ const PACE: Duration = Duration::from_millis(700);
 /// Runs a controller with an in-memory store and its virtual devices in one process.
 fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
     let run = RunConfig { steps: 64 * 400, ..RunConfig::default() };
-    let devices =
-        (1..=DEVICES).map(|agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None }).collect();
-    let registry = Registry { run: 1, dimension: run.dim as u8, devices };
+    let registry = Registry::new(1, 1, run.dim as u8).with_devices(1..=DEVICES);
     let master = MasterKey::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();
     let service = start(&mut store, &run, &registry, &master, timing(10_000, 4), 0);
     let service = service.map_err(|error| Failure::Config(error.to_string()))?;
     let mut devices = Vec::new();
-    for agent in 1..=DEVICES {
+    for enrolled in &registry.devices {
+        let agent = enrolled.agent;
         let attack = if agent > DEVICES - CORRUPTED { Attack::SignFlip } else { Attack::None };
-        let identity = master.identity(registry.run, agent, registry.dimension);
+        let identity = registry.identity(enrolled, &master);
         let config = SimulationConfig { run, attack, ..SimulationConfig::default() };
-        let device = virtual_device(identity, None, &config, &Logs::new(), 1).map_err(Failure::config)?;
-        devices.push(Device { run: registry.run, agent, device });
+        let device = virtual_device(identity, 1, &config, &Logs::new(), 1).map_err(Failure::config)?;
+        devices.push(Device { fleet: registry.fleet, agent, device });
     }
     print_line(&format!(
         "{DEVICES} virtual devices, {} to {DEVICES} corrupted; open the status page",
@@ -214,11 +214,11 @@ async fn listen(
     })
 }
 
-/// Interval at which the registry is checked for revocations.
+/// Interval at which the registry is checked for changes.
 const REGISTRY_POLL: Duration = Duration::from_secs(1);
 
-/// Forwards revocations to the service whenever the registry changes.
-async fn watch_registry(directory: RunDirectory, handle: WorkerHandle) {
+/// Forwards revocations and new keys to the service whenever the registry changes.
+async fn watch_registry(directory: RunDirectory, mut known: Registry, master: MasterKey, handle: WorkerHandle) {
     let mut last = None;
     loop {
         let stamp = directory.registry_stamp();
@@ -229,6 +229,13 @@ async fn watch_registry(directory: RunDirectory, handle: WorkerHandle) {
                 for device in registry.devices.iter().filter(|device| device.revoked) {
                     handle.revoke(device.agent).await;
                 }
+                let is_current = |device: &EnrolledDevice| {
+                    known.devices.iter().any(|old| (old.agent, old.generation) == (device.agent, device.generation))
+                };
+                for device in registry.devices.iter().filter(|device| !is_current(device)) {
+                    handle.rekey(registry.identity(device, &master)).await;
+                }
+                known = registry;
             }
         }
         tokio::time::sleep(REGISTRY_POLL).await;

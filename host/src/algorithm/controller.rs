@@ -259,14 +259,42 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     ) -> Result<(), Fault> {
         let age = self.free_slot(row, episode)?;
         self.records[row].received |= 1 << age;
+        self.check_content(row, episode, gram.as_deref().map_err(|fault| *fault), feature_sum)?;
+        let gram = gram?;
+        self.privatise.add(row, episode, &gram, feature_sum);
+        Ok(())
+    }
+
+    fn check_content(
+        &self,
+        row: usize,
+        episode: u32,
+        gram: Result<&[f64], Fault>,
+        feature_sum: &[f64],
+    ) -> Result<(), Fault> {
         if self.records[row].excluded {
             return Err(Fault::Dropped);
         }
-        let gram = gram?;
         let doublings = self.config.episodes.doublings(episode);
-        self.admissions[doublings as usize].check(&gram, feature_sum)?;
-        self.privatise.add(row, episode, &gram, feature_sum);
-        Ok(())
+        self.admissions[doublings as usize].check(gram?, feature_sum)
+    }
+
+    /// Judges the content of a summary whose slot is taken, so that its sender can be told again if it counts. Counts
+    /// nothing.
+    ///
+    /// # Errors
+    /// The fault that [`receive`](Self::receive) found in a summary with this content.
+    pub fn judge(
+        &self,
+        agent: AgentId,
+        episode: u32,
+        gram: impl IntoIterator<Item: Into<f64>>,
+        feature_sum: impl IntoIterator<Item: Into<f64>>,
+    ) -> Result<(), Fault> {
+        let row = self.rows.get(&agent).ok_or(Fault::UnknownAgent)?;
+        let [gram, feature_sum]: [Vec<f64>; 2] =
+            [gram.into_iter().map(Into::into).collect(), feature_sum.into_iter().map(Into::into).collect()];
+        self.check_content(*row, episode, Ok(&gram), &feature_sum)
     }
 
     /// Returns the age of an episode whose message can still be received.

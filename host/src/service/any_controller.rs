@@ -38,11 +38,22 @@ impl AnyController {
         either!(self, controller => controller.expects(agent, episode))
     }
 
-    /// Passes a summary to the controller. Returns true if it counts; otherwise the controller has counted its fault.
-    pub(super) fn receive(&mut self, summary: &SummaryEvent) -> bool {
+    /// Passes a summary to the controller, which counts its fault if it has one.
+    pub(super) fn receive(&mut self, summary: &SummaryEvent) -> Result<(), Fault> {
         let SummaryEvent { agent, episode, gram, feature_sum, .. } = summary;
         let (gram, feature_sum) = (gram.iter().copied(), feature_sum.iter().copied());
-        either!(self, controller => controller.receive(*agent, *episode, gram, feature_sum)).is_ok()
+        either!(self, controller => controller.receive(*agent, *episode, gram, feature_sum))
+    }
+
+    /// Judges a repeated summary by its content.
+    pub(super) fn judge(
+        &self,
+        agent: AgentId,
+        episode: u32,
+        gram: impl Iterator<Item = f32>,
+        feature_sum: impl Iterator<Item = f32>,
+    ) -> Result<(), Fault> {
+        either!(self, controller => controller.judge(agent, episode, gram, feature_sum))
     }
 
     pub(super) fn close_episode(&mut self) -> Result<Option<ClosedEpisode>, AggregateError> {

@@ -185,12 +185,11 @@ mod tests {
     use crate::config::RunConfig;
     use crate::service::store::Memory;
     use crate::service::worker::commit_and_tick;
-    use crate::service::{EnrolledDevice, MasterKey, Registry, StartOptions, start};
+    use crate::service::{MasterKey, Registry, StartOptions, start};
 
     /// Status of a run of three episodes, after some of them have passed without reports.
     fn status_after(episodes: u64) -> Status {
-        let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
-        let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
+        let registry = Registry::new(1, 1, 2).with_devices(1..=3);
         let master = MasterKey::from_bytes(&[1; 32]).unwrap();
         let options = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
         let config = RunConfig { steps: 24, episode_len: Some(8), first_episode: Some(8), ..RunConfig::default() };

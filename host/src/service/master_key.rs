@@ -1,6 +1,5 @@
 //! Device keys, derived from one master key.
 
-use fedbandit_core::wire::Identity;
 use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::Zeroizing;
@@ -32,13 +31,14 @@ impl MasterKey {
         &self.0
     }
 
-    /// Derives a device's identity. The key is HKDF-SHA256 of the master key, without salt, with "fedbandit device v1",
-    /// run and agent as `info`.
-    pub fn identity(&self, run: u32, agent: u32, dimension: u8) -> Identity {
+    /// Derives a device's long-term key: HKDF-SHA256 of the master key, without salt, with "fedbandit device v2", fleet,
+    /// agent and generation as `info`.
+    pub fn device_key(&self, fleet: u32, agent: u32, generation: u32) -> [u8; 32] {
         let mut key = [0; 32];
-        let information = [&b"fedbandit device v1"[..], &run.to_le_bytes(), &agent.to_le_bytes()];
+        let [fleet, agent, generation] = [fleet, agent, generation].map(u32::to_le_bytes);
+        let information = [&b"fedbandit device v2"[..], &fleet, &agent, &generation];
         let derived = Hkdf::<Sha256>::new(None, &*self.0).expand_multi_info(&information, &mut key);
         derived.expect("HKDF-SHA256 yields up to 8,160 bytes");
-        Identity { run, agent, dimension, key }
+        key
     }
 }

@@ -98,15 +98,17 @@ pub fn start(
     }
     let boot = next_boot(store, options.unix_seconds)?;
     let device = |device: &EnrolledDevice| {
-        let identity = master.identity(registry.run, device.agent, registry.dimension);
-        let channel = match device.sealed {
-            true => Channel::sealed_controller(identity, boot),
-            false => Channel::plain(identity),
-        };
+        let channel = Channel::controller(registry.identity(device, master), boot, registry.run);
         (AgentId(device.agent), channel, device.revoked)
     };
-    let (run, dimension, time_limit) = (registry.run, registry.dimension.into(), options.time_limit);
-    let config = StateMachineConfig { run, dimension, time_limit, now, info: terms.info()? };
+    let config = StateMachineConfig {
+        fleet: registry.fleet,
+        run: registry.run,
+        dimension: registry.dimension.into(),
+        time_limit: options.time_limit,
+        now,
+        info: terms.info()?,
+    };
     let mut restoring = StateMachine::restore(config, controller, registry.devices.iter().map(device));
     replay(store, &terms, &mut restoring)?;
     let (stored, service) = (restoring.events(), restoring.finish());
@@ -125,10 +127,11 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
     let controller = controller(&terms, key)?;
     // No frames arrive, so the devices need no keys. The registry may have changed since the run started.
-    let (run, dimension) = (terms.run, terms.config.dim);
-    let unused = |agent| Channel::plain(Identity { run, agent, dimension: registry.dimension, key: [0; 32] });
+    let Registry { fleet, dimension, .. } = *registry;
+    let unused = |agent| Channel::controller(Identity::new(fleet, agent, dimension, [0; 32]), 0, terms.run);
     let devices = registry.devices.iter().map(|device| (AgentId(device.agent), unused(device.agent), device.revoked));
-    let config = StateMachineConfig { run, dimension, time_limit: 0, now: 0, info: terms.info()? };
+    let (run, dimension, info) = (terms.run, terms.config.dim, terms.info()?);
+    let config = StateMachineConfig { fleet, run, dimension, time_limit: 0, now: 0, info };
     let mut restoring = StateMachine::restore(config, controller, devices);
     replay(store, &terms, &mut restoring)?;
     Ok(restoring.finish().status(0))

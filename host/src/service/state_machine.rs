@@ -6,7 +6,9 @@ mod statistics;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
-use fedbandit_core::wire::{self, Channel, DecodeError, Message, NackReason, claimed_address, max_sealed_frame_len};
+use fedbandit_core::wire::{
+    self, Channel, DecodeError, Fate, Identity, Message, max_frame_len, unverified_address, unverified_run,
+};
 use serde::Serialize;
 
 pub use restore::{RestoreError, Restoring};
@@ -40,7 +42,7 @@ pub enum Dropped {
     Length,
     /// The protocol version differs.
     Version,
-    /// The frame names another run, a device that is not enrolled, or a device other than that of its topic.
+    /// The frame names another fleet, a device that is not enrolled, or a device other than that of its topic.
     Unknown,
     /// The device is revoked.
     Revoked,
@@ -60,6 +62,38 @@ struct Device {
     seen: bool,
     link: Option<Link>,
 }
+
+impl Device {
+    /// Calls a function with the channel in a run. The channel itself stays in the service's run.
+    fn in_run<T>(&mut self, run: u32, call: impl FnOnce(&mut Channel) -> T) -> T {
+        let own = self.channel.run();
+        if run == own {
+            return call(&mut self.channel);
+        }
+        self.channel.enter_run(run);
+        let result = call(&mut self.channel);
+        self.channel.enter_run(own);
+        result
+    }
+}
+
+/// Returns the fate that a device is told. It depends on the device's own summary, the terms of the run and the running
+/// episode alone.
+fn fate(result: Result<(), Fault>) -> Fate {
+    match result {
+        Ok(()) => Fate::Counts,
+        Err(Fault::WrongDimension) => Fate::WrongDimension,
+        Err(Fault::NonFinite) => Fate::NotFinite,
+        Err(Fault::Norm) => Fate::Norm,
+        Err(Fault::NotPositiveSemidefinite | Fault::Asymmetric) => Fate::NotPositiveSemidefinite,
+        Err(Fault::Inconsistent) => Fate::Inconsistent,
+        Err(Fault::Dropped) => Fate::Excluded,
+        Err(Fault::WrongEpisode | Fault::UnknownAgent | Fault::Duplicate) => Fate::WrongEpisode,
+    }
+}
+
+/// Wait in milliseconds for devices that ask after the end of the run.
+const WAIT_AFTER_END: u32 = 60 * 60 * 1000;
 
 /// Controller of real devices, without clock, network or storage.
 ///
@@ -81,12 +115,14 @@ struct Device {
 /// |---|---|
 /// | `handle_frame` | counts the frame if it is dropped |
 /// | `authenticate` | finds the sender, verifies the tag, attaches the sender to the link |
-/// | `handle_message` | answers a hello with the model, passes a summary on |
+/// | `handle_message` | answers a hello with the model or a wait, passes a summary on |
+/// | `redirect` | answers a frame of another run, instead of `handle_message` |
 /// | `stage_summary` | answers a repeated or unexpected summary; any other becomes an uncommitted [`Event`] |
 /// | `take_batch`, `mark_committed` | the caller stores the event in between |
 /// | `apply_summary` | passes the summary to [`Controller::receive`](crate::Controller::receive), which checks and adds it |
 /// | `send` | queues the acknowledgement |
 pub struct StateMachine {
+    fleet: u32,
     run: u32,
     dimension: usize,
     info: RunInfo,
@@ -107,6 +143,8 @@ pub struct StateMachine {
     time_limit: u64,
     /// Time at which the running episode closes.
     deadline: u64,
+    /// Time of the last frame or tick.
+    now: u64,
     statistics: Statistics,
 }
 
@@ -141,6 +179,8 @@ pub struct RunInfo {
 /// Settings of a state machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StateMachineConfig {
+    /// Number of the fleet.
+    pub fleet: u32,
     /// Number of the run.
     pub run: u32,
     /// D.
@@ -158,14 +198,28 @@ impl StateMachine {
     ///
     /// # Errors
     /// The frame was dropped and counted. A link with many such frames in a row should be closed.
-    pub fn handle_frame(&mut self, link: Link, frame: &mut [u8]) -> Result<(), Dropped> {
-        let result = self.authenticate(link, frame).and_then(|(agent, message)| self.handle_message(agent, &message));
+    pub fn handle_frame(&mut self, link: Link, frame: &mut [u8], now: u64) -> Result<(), Dropped> {
+        self.now = now;
+        let result = self.authenticate(link, frame).and_then(|(agent, run, message)| match run == self.run {
+            true => self.handle_message(agent, &message),
+            false => self.redirect(agent, run, &message),
+        });
         result.inspect_err(|reason| self.count_dropped(*reason))
     }
 
     /// Counts a frame that a transport dropped.
     pub fn count_dropped(&mut self, reason: Dropped) {
         self.statistics.count_dropped(reason);
+    }
+
+    /// Replaces a device's identity after its key was issued again: frames under the old key are dropped.
+    pub fn rekey(&mut self, identity: Identity) {
+        let agent = identity.agent();
+        if let Some(device) = self.devices.get_mut(&AgentId(agent)) {
+            device.link = None;
+            device.channel.set_identity(identity);
+            tracing::info!(agent, "device has a new key");
+        }
     }
 
     /// Revokes a device: its frames are dropped, and nothing is sent to it. It still counts as one of the N agents.
@@ -176,12 +230,13 @@ impl StateMachine {
         }
     }
 
-    /// Returns the verified sender and message of a frame, and attaches the sender to the link.
-    fn authenticate<'a>(&mut self, link: Link, frame: &'a mut [u8]) -> Result<(AgentId, Message<'a>), Dropped> {
-        let (run, agent) = claimed_address(frame).ok_or(Dropped::Length)?;
+    /// Returns the verified sender, run and message of a frame, and attaches the sender to the link.
+    fn authenticate<'a>(&mut self, link: Link, frame: &'a mut [u8]) -> Result<(AgentId, u32, Message<'a>), Dropped> {
+        let (fleet, agent) = unverified_address(frame).ok_or(Dropped::Length)?;
+        let run = unverified_run(frame).ok_or(Dropped::Length)?;
         let agent = AgentId(agent);
-        let device = self.devices.get_mut(&agent).filter(|_| run == self.run).ok_or(Dropped::Unknown)?;
-        let message = device.channel.decode(frame).map_err(|error| match error {
+        let device = self.devices.get_mut(&agent).filter(|_| fleet == self.fleet).ok_or(Dropped::Unknown)?;
+        let message = device.in_run(run, |channel| channel.decode(frame)).map_err(|error| match error {
             DecodeError::Version(_) => Dropped::Version,
             DecodeError::Address => Dropped::Unknown,
             DecodeError::Tag => Dropped::Tag,
@@ -192,12 +247,12 @@ impl StateMachine {
             return Err(Dropped::Revoked);
         }
         (device.seen, device.link) = (true, Some(link));
-        Ok((agent, message))
+        Ok((agent, run, message))
     }
 
     fn handle_message(&mut self, agent: AgentId, message: &Message<'_>) -> Result<(), Dropped> {
         match message {
-            Message::Hello { .. } => self.send_model(agent),
+            Message::Hello { model, challenge, .. } => self.answer_hello(agent, *model, *challenge),
             Message::Heartbeat { .. } => {}
             Message::Summary(summary) => self.stage_summary(agent, summary),
             _ => return Err(Dropped::Type),
@@ -205,11 +260,54 @@ impl StateMachine {
         Ok(())
     }
 
+    /// Sends the model if it is newer than the device's. Before the first model is stored, the device asks again.
+    ///
+    /// A device whose model is newer than the controller's got it from somebody else, or before this service was restored
+    /// from a backup. It starts the run anew.
+    fn answer_hello(&mut self, agent: AgentId, newest: u32, challenge: u32) {
+        match &self.model {
+            Some(model) if model.episode > newest => self.send_model(agent),
+            Some(model) if model.episode < newest => {
+                self.send(agent, &Message::NextRun { challenge, run: self.run });
+            }
+            None if !self.is_finished() => {}
+            _ => self.send(agent, &Message::Wait { challenge, wait: self.wait() }),
+        }
+    }
+
+    /// Answers a frame of another run: the device moves to this one at its next hello.
+    fn redirect(&mut self, agent: AgentId, run: u32, message: &Message<'_>) -> Result<(), Dropped> {
+        match *message {
+            Message::Hello { challenge, .. } => {
+                self.send_in(run, agent, &Message::NextRun { challenge, run: self.run });
+            }
+            Message::Heartbeat { .. } => {}
+            Message::Summary(wire::SummaryMessage { episode, .. }) => {
+                self.statistics.received.refused += 1;
+                self.send_in(run, agent, &Message::Ack { episode, fate: Fate::WrongRun, wait: 0 });
+            }
+            _ => return Err(Dropped::Type),
+        }
+        Ok(())
+    }
+
+    /// Returns the time until the deadline in milliseconds.
+    fn wait(&self) -> u32 {
+        match self.is_finished() {
+            true => WAIT_AFTER_END,
+            false => self.deadline.saturating_sub(self.now).try_into().unwrap_or(u32::MAX),
+        }
+    }
+
+    fn acknowledge(&mut self, agent: AgentId, episode: u32, fate: Fate) {
+        self.send(agent, &Message::Ack { episode, fate, wait: self.wait() });
+    }
+
     fn stage_summary(&mut self, agent: AgentId, summary: &wire::SummaryMessage<'_>) {
         let wire::SummaryMessage { episode, steps, reward_sum, gram, feature_sum } = *summary;
         if feature_sum.len() != self.dimension {
             self.statistics.received.refused += 1;
-            return self.send(agent, &Message::Nack { episode, reason: NackReason::WrongDimension });
+            return self.acknowledge(agent, episode, Fate::WrongDimension);
         }
         match self.controller.expects(agent, episode) {
             Ok(()) if self.staged.insert((agent, episode)) => {
@@ -228,11 +326,12 @@ impl StateMachine {
             // The first one is stored, and it is the one that counts.
             Err(Fault::Duplicate) => {
                 self.statistics.received.duplicate += 1;
-                self.send(agent, &Message::Ack { episode });
+                let fate = fate(self.controller.judge(agent, episode, gram.iter(), feature_sum.iter()));
+                self.acknowledge(agent, episode, fate);
             }
             Err(_) => {
                 self.statistics.received.refused += 1;
-                self.send(agent, &Message::Nack { episode, reason: NackReason::WrongEpisode });
+                self.acknowledge(agent, episode, Fate::WrongEpisode);
             }
         }
     }
@@ -245,6 +344,7 @@ impl StateMachine {
     /// # Errors
     /// The rule failed; the episode stays open.
     pub fn tick(&mut self, now: u64) -> Result<(), AggregateError> {
+        self.now = now;
         if self.model.is_none() || self.writing || !self.uncommitted.is_empty() {
             return Ok(());
         }
@@ -259,11 +359,13 @@ impl StateMachine {
     }
 
     /// Passes a stored summary to the controller.
-    fn apply_summary(&mut self, summary: &SummaryEvent) {
-        if self.controller.receive(summary) {
+    fn apply_summary(&mut self, summary: &SummaryEvent) -> Fate {
+        let result = self.controller.receive(summary);
+        if result.is_ok() {
             let is_late = self.model.as_ref().is_some_and(|model| model.episode > summary.episode);
             self.statistics.count_accepted(summary, is_late);
         }
+        fate(result)
     }
 
     fn close_episode(&mut self) -> Result<(), AggregateError> {
@@ -300,8 +402,8 @@ impl StateMachine {
                 Event::Summary(summary) => {
                     let SummaryEvent { agent, episode, .. } = summary;
                     self.staged.remove(&(agent, episode));
-                    self.apply_summary(&summary);
-                    self.send(agent, &Message::Ack { episode });
+                    let fate = self.apply_summary(&summary);
+                    self.acknowledge(agent, episode, fate);
                 }
                 Event::Model(model) => self.broadcast(model),
                 Event::End => self.model = None,
@@ -352,10 +454,15 @@ impl StateMachine {
     }
 
     fn send(&mut self, agent: AgentId, message: &Message<'_>) {
-        let Some(Device { channel, link, revoked: false, .. }) = self.devices.get_mut(&agent) else { return };
-        let Some(link) = link.or(self.broker) else { return };
-        let mut frame = vec![0; max_sealed_frame_len(self.dimension)];
-        if let Some(length) = channel.encode(message, &mut frame) {
+        self.send_in(self.run, agent, message);
+    }
+
+    /// Sends a message in a run, which may be another than this one.
+    fn send_in(&mut self, run: u32, agent: AgentId, message: &Message<'_>) {
+        let Some(device) = self.devices.get_mut(&agent).filter(|device| !device.revoked) else { return };
+        let Some(link) = device.link.or(self.broker) else { return };
+        let mut frame = vec![0; max_frame_len(self.dimension)];
+        if let Ok(length) = device.in_run(run, |channel| channel.encode(message, &mut frame)) {
             frame.truncate(length);
             self.outbox.push_back(Outgoing { link, frame });
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fedbandit_core::wire::Identity;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -36,6 +37,7 @@ enum Request {
     Detach(Link, u32),
     Disconnect(Link),
     Revoke(u32),
+    Rekey(Identity),
     Tick,
 }
 
@@ -96,6 +98,11 @@ pub fn start(
 }
 
 impl WorkerHandle {
+    /// Replaces a device's identity after its key was issued again.
+    pub async fn rekey(&self, identity: Identity) {
+        let _ = self.sender.send(Request::Rekey(identity)).await;
+    }
+
     /// Revokes a device.
     pub async fn revoke(&self, agent: u32) {
         let _ = self.sender.send(Request::Revoke(agent)).await;
@@ -165,13 +172,14 @@ fn run(
                     service.remove_link(link);
                 }
                 Request::Deliver(link, mut frame, receipt) => {
-                    let is_valid = service.handle_frame(link, &mut frame).is_ok();
+                    let is_valid = service.handle_frame(link, &mut frame, now).is_ok();
                     count_invalid(&mut connections, link, is_valid);
                     receipts.extend(receipt);
                 }
                 Request::CountDropped(reason) => service.count_dropped(reason),
                 Request::Detach(link, agent) => service.detach(link, agent),
                 Request::Revoke(agent) => service.revoke(agent),
+                Request::Rekey(identity) => service.rekey(identity),
                 Request::Tick => {}
             }
         }
@@ -224,7 +232,7 @@ mod tests {
     use super::*;
     use crate::config::RunConfig;
     use crate::service::store::Memory;
-    use crate::service::{self, EnrolledDevice, MasterKey, Registry, StartOptions};
+    use crate::service::{self, MasterKey, Registry, StartOptions};
 
     /// Store whose first append blocks until released, then fails.
     struct BlockingStore {
@@ -253,8 +261,7 @@ mod tests {
     }
 
     fn service() -> StateMachine {
-        let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
-        let registry = Registry { run: 1, dimension: 2, devices: (1..=3).map(enrolled).collect() };
+        let registry = Registry::new(1, 1, 2).with_devices(1..=3);
         let master = MasterKey::from_bytes(&[1; 32]).unwrap();
         let options = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
         service::start(&mut Memory::default(), &RunConfig::default(), &registry, &master, options, 0).unwrap()

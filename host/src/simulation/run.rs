@@ -1,6 +1,6 @@
 //! A simulated run: a fleet, its controller and its attackers.
 
-use fedbandit_core::wire::max_frame_len;
+use fedbandit_core::wire::plain_frame_len;
 use fedbandit_core::{Model, Rewards};
 use nalgebra::DVector;
 use rand_pcg::rand_core::Rng;
@@ -281,8 +281,8 @@ impl<'a> Simulation<'a> {
             robust_regret: honest.regret + attacked.regret,
             theta_error: self.has_true_theta.then_some(self.theta_error),
             width_ratio_max: self.has_true_theta.then_some(self.width_ratio_max),
-            bytes_up: self.messages * max_frame_len(config.run.dim) as u64,
-            bytes_down: self.models * max_frame_len(config.run.dim) as u64,
+            bytes_up: self.messages * plain_frame_len(config.run.dim) as u64,
+            bytes_down: self.models * plain_frame_len(config.run.dim) as u64,
             rejected: rejected.collect(),
             repairs: counts.repaired,
             agent_steps_per_cpu_second: self.agent_steps as f64 / self.cpu_seconds,

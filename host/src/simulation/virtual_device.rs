@@ -1,7 +1,7 @@
 //! Virtual devices for a real controller: the agent and the session of the firmware, in a simulated environment.
 
-use fedbandit_core::session::{Event, Session};
-use fedbandit_core::wire::{DecodeError, Identity, max_sealed_frame_len};
+use fedbandit_core::session::{Event, HEARTBEAT_INTERVAL, Session};
+use fedbandit_core::wire::{DecodeError, Identity, max_frame_len};
 use fedbandit_core::{Agent, Prior, Rewards};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
@@ -21,10 +21,17 @@ pub trait VirtualDevice: Send {
     ///
     /// # Errors
     /// The bytes are not a frame for this device.
-    fn handle(&mut self, frame: &[u8], now: u64) -> Result<Event, DecodeError>;
+    fn handle(&mut self, frame: &mut [u8], now: u64) -> Result<Event, DecodeError>;
 
-    /// Writes the frame to send now, if any, and returns its length.
-    fn poll(&mut self, now: u64, frame: &mut [u8]) -> Option<usize>;
+    /// Returns the frame to send now, if any.
+    fn poll(&mut self, now: u64) -> Option<&[u8]>;
+
+    /// Returns the time at which [`poll`](Self::poll) or [`run_episode`](Self::run_episode) has something to do, if nothing
+    /// is received before.
+    fn wake_at(&self, patience: u64) -> u64;
+
+    /// Tells the device that its link was down and is up again.
+    fn link_up(&mut self, now: u64);
 
     /// Runs the steps of an episode and submits its summary, if a new model has arrived. After `patience` milliseconds
     /// without one, the last model is used again.
@@ -61,13 +68,13 @@ pub const INDEPENDENT_ATTACKS: [Attack; 6] =
     [Attack::None, Attack::SignFlip, Attack::FakeParameter, Attack::Zero, Attack::Huge, Attack::Silent];
 
 /// Creates the virtual device of an identity. The configuration and the seed determine the world, and must be the same for
-/// all devices of a fleet. With a boot counter, frames are sealed.
+/// all devices of a fleet.
 ///
 /// # Errors
 /// The dimension is not supported, the attack needs knowledge of other devices, or the log is not in `logs`.
 pub fn virtual_device(
     identity: Identity,
-    boot: Option<u32>,
+    boot: u32,
     config: &SimulationConfig,
     logs: &Logs,
     seed: u64,
@@ -78,18 +85,15 @@ pub fn virtual_device(
         let reason = format!("{attack} needs knowledge of other devices; use one of {}", names.join(", "));
         return Err(ConfigError::new("attack", reason));
     }
-    let run = RunConfig { dim: identity.dimension.into(), ..config.run };
+    let run = RunConfig { dim: identity.dimension().into(), ..config.run };
     let world = World::new(&SimulationConfig { run, ..config.clone() }, logs, seed)?;
     macro_rules! by_dimension {
         ($($d:literal)*) => {
-            match identity.dimension {
+            match identity.dimension() {
                 $($d => {
-                    let number = u64::from(identity.agent);
-                    let session = match boot {
-                        Some(boot) => Session::sealed(identity, boot),
-                        None => Session::new(identity, 1),
-                    };
-                    Box::new(Device::<$d, { max_sealed_frame_len($d) }>::new(number, session, world, attack, seed))
+                    let number = u64::from(identity.agent());
+                    let session = Session::new(identity, boot).expect("a session of the identity's dimension");
+                    Box::new(Device::<$d, { max_frame_len($d) }>::new(number, boot, session, world, attack, seed))
                 })*
                 other => return Err(unsupported_dimension(other.into())),
             }
@@ -104,7 +108,7 @@ const WINDOW: usize = 4;
 struct Device<const D: usize, const F: usize> {
     number: u64,
     agent: Agent<D>,
-    session: Session<F, WINDOW>,
+    session: Session<D, F, WINDOW>,
     world: World,
     attack: Attack,
     draws: Pcg64,
@@ -119,8 +123,16 @@ struct Device<const D: usize, const F: usize> {
 }
 
 impl<const D: usize, const F: usize> Device<D, F> {
-    fn new(number: u64, session: Session<F, WINDOW>, world: World, attack: Attack, seed: u64) -> Self {
-        let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards: Rewards::Unbounded };
+    fn new(
+        number: u64,
+        boot: u32,
+        mut session: Session<D, F, WINDOW>,
+        world: World,
+        attack: Attack,
+        seed: u64,
+    ) -> Self {
+        session.send_heartbeats(HEARTBEAT_INTERVAL);
+        let prior = Prior::new(1.0, 1.0, 1, Rewards::Unbounded);
         Self {
             number,
             agent: Agent::new(&prior).expect("a valid prior"),
@@ -128,7 +140,8 @@ impl<const D: usize, const F: usize> Device<D, F> {
             world,
             attack,
             draws: generator(seed, Purpose::Agent, number),
-            jitter: generator(seed, Purpose::Attacked, number),
+            // Challenges must differ from those of earlier starts.
+            jitter: generator(seed ^ u64::from(boot) << 32, Purpose::Attacked, number),
             context: Context::new(),
             step: 0,
             joined: false,
@@ -150,15 +163,28 @@ impl<const D: usize, const F: usize> Device<D, F> {
 }
 
 impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
-    fn handle(&mut self, frame: &[u8], now: u64) -> Result<Event, DecodeError> {
+    fn handle(&mut self, frame: &mut [u8], now: u64) -> Result<Event, DecodeError> {
         let event = self.session.handle(frame, &mut self.agent, now)?;
         self.joined |= matches!(event, Event::Model { .. });
         self.progress.acknowledged += u32::from(matches!(event, Event::Acknowledged { .. }));
         Ok(event)
     }
 
-    fn poll(&mut self, now: u64, frame: &mut [u8]) -> Option<usize> {
-        self.session.poll(self.agent.episode(), now, &mut self.jitter, frame)
+    fn poll(&mut self, now: u64) -> Option<&[u8]> {
+        self.session.poll(now, &mut self.jitter)
+    }
+
+    fn wake_at(&self, patience: u64) -> u64 {
+        let episode = match self.session.wants_model() {
+            true if self.joined => self.since.saturating_add(patience),
+            true => u64::MAX,
+            false => 0,
+        };
+        self.session.poll_at().map_or(episode, |at| at.min(episode))
+    }
+
+    fn link_up(&mut self, now: u64) {
+        self.session.link_up(now);
     }
 
     fn run_episode(&mut self, now: u64, patience: u64) {

@@ -8,7 +8,7 @@ use fedbandit::config::{AggregatorName, RewardKind, RunConfig, ScheduleName};
 use fedbandit::simulation::{
     Attack, DIMENSIONS, Environment, Job, Log, Logs, Outcome, SimulationConfig, run_all, simulate, simulate_rule,
 };
-use fedbandit_core::wire::{Identity, Message};
+use fedbandit_core::wire::{Channel, Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
 
 fn simulate_seed(config: &SimulationConfig, seed: u64) -> Outcome {
@@ -205,20 +205,12 @@ fn attacked_steps_do_not_count() {
 fn bytes_match_encoded_frames() {
     let config = SimulationConfig { attack: Attack::Silent, ..of(RunConfig { dim: 8, ..few() }) };
     let outcome = simulate_seed(&config, 2);
-    let identity = Identity { run: 1, agent: 1, dimension: 8, key: [0; 32] };
+    let mut channel = Channel::device(Identity::new(1, 1, 8, [0; 32]), 1);
     let mut frame = [0; 1024];
-    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
-    let up = identity.encode_summary(&Agent::<8>::new(&prior).unwrap().finish(), &mut frame).unwrap();
-    let (theta, design) = ([0.0; 8], [0.0; 36]);
-    let model = fedbandit_core::Model {
-        episode: 1,
-        episode_len: 4,
-        beta: 1.0,
-        rewards: Rewards::Unbounded,
-        theta: (&theta).into(),
-        design: (&design).into(),
-    };
-    let down = identity.encode(&Message::Model(model), &mut frame).unwrap();
+    let prior = Prior::new(1.0, 1.0, 4, Rewards::Unbounded);
+    let up = channel.encode_summary(&Agent::<8>::new(&prior).unwrap().finish(), &mut frame).unwrap();
+    let model = fedbandit_core::Model::new(1, 4, 1.0, Rewards::Unbounded, &[0.0; 8], &[0.0; 36]);
+    let down = channel.encode(&Message::Model(model), &mut frame).unwrap();
     // Eight episodes: 4 + 8 + 16 + 32 + 64 + 64 + 64 steps and the remaining 4. 6 of 20 agents are silent.
     assert_eq!(outcome.bytes_up, 8 * 14 * up as u64);
     assert_eq!(outcome.bytes_down, 8 * 20 * down as u64);

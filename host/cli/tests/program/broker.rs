@@ -47,7 +47,7 @@ impl<'a> Broker<'a> {
     /// The command `mosquitto_pub` or `mosquitto_sub`.
     pub(crate) fn client(&self, name: &str, topic: &str, arguments: &str) -> Command {
         let mut command = Command::new(name);
-        let topic = format!("fedbandit/v1/1/{topic}");
+        let topic = format!("fedbandit/v2/1/{topic}");
         command.args(["-p", &self.port.to_string(), "-h", "127.0.0.1", "-q", "1", "-t", &topic]);
         command.args(arguments.split_whitespace());
         command

@@ -15,7 +15,7 @@ use fedbandit::service::event::{Event, ModelEvent};
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit_core::session::{self, Session};
-use fedbandit_core::wire::{Identity, Message, cobs, max_frame_len};
+use fedbandit_core::wire::{Channel, Fate, Identity, Message, cobs, max_frame_len};
 use fedbandit_core::{Action, Agent, Prior, Rewards};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -23,6 +23,8 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 const D: usize = 4;
 const FRAME: usize = max_frame_len(D);
 const DEVICES: u32 = 6;
+
+type Link = Session<D, FRAME, 4>;
 const KILLS: u32 = 100;
 /// Acknowledged episodes of each device at the end.
 const ACKNOWLEDGED: usize = 60;
@@ -38,12 +40,12 @@ struct Memory {
 }
 
 /// Runs a device until it is told to stop, over any number of connections.
-fn device(identity: Identity, port: u16, stop: &AtomicBool, acknowledged: &AtomicUsize) -> Memory {
+fn device(identity: Identity, channel: Channel, port: u16, stop: &AtomicBool, acknowledged: &AtomicUsize) -> Memory {
     let mut memory = Memory::default();
-    let mut rng = Pcg64::seed_from_u64(identity.agent.into());
-    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 4, rewards: Rewards::Unbounded };
+    let mut rng = Pcg64::seed_from_u64(identity.agent().into());
+    let prior = Prior::new(1.0, 1.0, 4, Rewards::Unbounded);
     let mut agent = Agent::<D>::new(&prior).unwrap();
-    let mut session = Session::<FRAME, 4>::new(identity.clone(), 1);
+    let mut session = Link::new(identity, 1).unwrap();
     let start = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
@@ -52,15 +54,16 @@ fn device(identity: Identity, port: u16, stop: &AtomicBool, acknowledged: &Atomi
         };
         stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
         let mut decoder = cobs::Decoder::<FRAME>::new();
-        let (mut buffer, mut frame) = ([0; 512], [0; FRAME]);
+        let mut buffer = [0; 512];
+        session.link_up(start.elapsed().as_millis() as u64 * 100);
         while !stop.load(Ordering::Relaxed) {
             // The device's clock is a hundred times faster.
             let now = start.elapsed().as_millis() as u64 * 100;
             if !session.wants_model() {
                 live(&mut agent, &mut session, &mut memory, &mut rng, now);
             }
-            if let Some(length) = session.poll(agent.episode(), now, &mut rng, &mut frame)
-                && stream.write_all(&cobs::encode(&frame[..length]).collect::<Vec<_>>()).is_err()
+            if let Some(frame) = session.poll(now, &mut rng)
+                && stream.write_all(&cobs::encode(frame).collect::<Vec<_>>()).is_err()
             {
                 break;
             }
@@ -68,11 +71,13 @@ fn device(identity: Identity, port: u16, stop: &AtomicBool, acknowledged: &Atomi
                 Ok(0) => break,
                 Ok(read) => buffer[..read].iter().for_each(|byte| {
                     let Some(frame) = decoder.push(*byte) else { return };
-                    if let Ok(Message::Model(model)) = identity.decode(frame) {
+                    if let Ok(Message::Model(model)) = channel.decode(&mut frame.to_vec()) {
                         let before = memory.models.entry(model.episode).or_insert_with(|| frame.to_vec());
                         assert_eq!(before, frame, "the model of episode {} has changed", model.episode);
                     }
-                    if let Ok(session::Event::Acknowledged { episode }) = session.handle(frame, &mut agent, now) {
+                    if let Ok(session::Event::Acknowledged { episode, fate: Fate::Counts }) =
+                        session.handle(frame, &mut agent, now)
+                    {
                         memory.acknowledged.insert(episode);
                         acknowledged.store(memory.acknowledged.len(), Ordering::Relaxed);
                     }
@@ -86,7 +91,7 @@ fn device(identity: Identity, port: u16, stop: &AtomicBool, acknowledged: &Atomi
     memory
 }
 
-fn live(agent: &mut Agent<D>, session: &mut Session<FRAME, 4>, memory: &mut Memory, rng: &mut Pcg64, now: u64) {
+fn live(agent: &mut Agent<D>, session: &mut Link, memory: &mut Memory, rng: &mut Pcg64, now: u64) {
     for _ in agent.steps()..agent.episode_len() {
         let mut arm = || Action::<D>::from_fn(|_, _| (rng.next_u32() >> 8) as f32 / 33_554_432.0 - 0.25);
         let arms = [arm(), arm(), arm()];
@@ -110,9 +115,9 @@ fn killed_service_keeps_its_promises() {
     let mut service = fleet.serve();
     let devices: Vec<_> = (1..=DEVICES)
         .map(|agent| {
-            let identity = fleet.identity(agent);
+            let (identity, channel) = (fleet.identity(agent), fleet.channel(agent));
             let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&progress[agent as usize - 1]));
-            thread::spawn(move || device(identity, port, &stop, &acknowledged))
+            thread::spawn(move || device(identity, channel, port, &stop, &acknowledged))
         })
         .collect();
     let mut rng = Pcg64::seed_from_u64(5);
@@ -148,8 +153,8 @@ fn killed_service_keeps_its_promises() {
             assert_eq!(stored, &memory.sent[episode], "{agent}, {episode}");
         }
         for (episode, frame) in &memory.models {
-            let identity = fleet.identity(agent);
-            let Message::Model(model) = identity.decode(frame).unwrap() else { panic!() };
+            let (channel, mut frame) = (fleet.channel(agent), frame.clone());
+            let Message::Model(model) = channel.decode(&mut frame).unwrap() else { panic!() };
             assert_eq!(ModelEvent::of(&model), releases[*episode as usize - 1]);
         }
     }

@@ -17,7 +17,7 @@ use crate::test_fleet::Fleet;
 use fedbandit::config::RunConfig;
 use fedbandit::simulation::virtual_device;
 use fedbandit::simulation::{Attack, Colluders, Logs, SimulationConfig};
-use fedbandit_core::wire::{Identity, Message, SummaryMessage, cobs, max_frame_len};
+use fedbandit_core::wire::{Channel, Fate, Identity, Message, SummaryMessage, cobs, max_frame_len};
 use fedbandit_core::{Values, packed_len};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -76,15 +76,29 @@ fn stuffed(frame: &[u8]) -> Vec<u8> {
     cobs::encode(frame).collect()
 }
 
+/// The device's and the controller's end of a channel in run 1.
+fn ends(identity: &Identity) -> [Channel; 2] {
+    let mut device = Channel::device(identity.clone(), 1);
+    device.enter_run(1);
+    [device, Channel::controller(identity.clone(), 1, 1)]
+}
+
 fn encode(identity: &Identity, message: &Message<'_>) -> Vec<u8> {
-    let mut frame = vec![0; max_frame_len(identity.dimension.into())];
-    let length = identity.encode(message, &mut frame).unwrap();
+    let [device, _] = ends(identity);
+    encode_with(device, message)
+}
+
+fn encode_with(mut channel: Channel, message: &Message<'_>) -> Vec<u8> {
+    let mut frame = vec![0; max_frame_len(64)];
+    let length = channel.encode(message, &mut frame).unwrap();
     frame.truncate(length);
     frame
 }
 
+const HELLO: Message<'static> = Message::Hello { model: 0, boot: 1, challenge: 1 };
+
 fn summary(identity: &Identity, episode: u32, values: &[f32]) -> Vec<u8> {
-    let (gram, feature_sum) = values.split_at(packed_len(identity.dimension.into()));
+    let (gram, feature_sum) = values.split_at(packed_len(identity.dimension().into()));
     let (gram, feature_sum) = (Values::Native(gram), Values::Native(feature_sum));
     encode(
         identity,
@@ -124,20 +138,21 @@ impl<'a> Liar<'a> {
             let config = SimulationConfig { run, corrupt: 0.4, attack: *attack, ..SimulationConfig::default() };
             (*attack, Colluders::new(&config, HONEST as usize, 1).unwrap())
         };
-        let colluders = ATTACKS[(identity.agent - HONEST - 1) as usize].iter().map(colluders).collect();
+        let colluders = ATTACKS[(identity.agent() - HONEST - 1) as usize].iter().map(colluders).collect();
         Self { gang, identity, colluders, frames: BTreeMap::new() }
     }
 
     /// Makes up the frames of a model's episode.
     fn invent(&mut self, frame: &[u8]) {
-        let Ok(Message::Model(model)) = self.identity.decode(frame) else { return };
+        let ([device, _], mut frame) = (ends(self.identity), frame.to_vec());
+        let Ok(Message::Model(model)) = device.decode(&mut frame) else { return };
         let episode = model.episode;
         if self.frames.last_key_value().is_some_and(|(last, _)| *last >= episode) {
             return;
         }
         let turn = episode as usize % self.colluders.len();
         let (attack, colluders) = &mut self.colluders[turn];
-        let lies = colluders.messages(model).swap_remove((self.identity.agent - HONEST - 1) as usize);
+        let lies = colluders.messages(model).swap_remove((self.identity.agent() - HONEST - 1) as usize);
         let frames = lies.iter().map(|(episode, forged)| summary(self.identity, *episode, &forged.to_f32())).collect();
         self.frames.insert(episode, frames);
         if self.frames.len() > 4 {
@@ -145,41 +160,46 @@ impl<'a> Liar<'a> {
         }
         if !matches!(attack, Attack::Sleeper | Attack::OptimalSleeper) || episode >= self.gang.awake {
             let lie = lies.last().map(|(_, forged)| forged.to_f32());
-            self.gang.lies.lock().unwrap().insert((self.identity.agent, episode), (*attack, lie));
+            self.gang.lies.lock().unwrap().insert((self.identity.agent(), episode), (*attack, lie));
         }
     }
 
     /// Replaces a frame of an honest device. If the lie is silence, returns an acknowledgement for the honest device.
     fn instead(&self, frame: &[u8], spoke: &AtomicU32) -> Result<Vec<Vec<u8>>, Vec<u8>> {
-        let Ok(Message::Summary(honest)) = self.identity.decode(frame) else { return Ok(vec![frame.to_vec()]) };
+        let ([_, controller], mut copy) = (ends(self.identity), frame.to_vec());
+        let Ok(Message::Summary(honest)) = controller.decode(&mut copy) else { return Ok(vec![frame.to_vec()]) };
         let frames = self.frames.get(&honest.episode).filter(|frames| !frames.is_empty());
-        let nothing = || encode(self.identity, &Message::Ack { episode: honest.episode });
+        let episode = honest.episode;
+        let nothing = || {
+            let [_, controller] = ends(self.identity);
+            encode_with(controller, &Message::Ack { episode, fate: Fate::Counts, wait: 0 })
+        };
         let frames = frames.cloned().ok_or_else(nothing)?;
-        spoke.fetch_max(honest.episode, Ordering::Relaxed);
+        spoke.fetch_max(episode, Ordering::Relaxed);
         Ok(frames)
     }
 
     /// Takes part as a device does, and lies. `spoke` is the last episode with a lie.
     fn run(&mut self, spoke: &AtomicU32) {
         let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
-        let mut device = virtual_device(self.identity.clone(), None, &config, &Logs::new(), 1).unwrap();
+        let mut device = virtual_device(self.identity.clone(), 1, &config, &Logs::new(), 1).unwrap();
         let start = Instant::now();
-        let mut frame = [0; FRAME];
         while self.gang.runs() {
             let Ok(mut stream) = self.gang.connect() else { continue };
+            device.link_up(start.elapsed().as_millis() as u64);
             let mut decoder = cobs::Decoder::<FRAME>::new();
             let mut buffer = [0; 512];
             while self.gang.runs() {
                 let now = start.elapsed().as_millis() as u64;
                 device.run_episode(now, 5_000);
                 let mut sent = Ok(());
-                while let Some(length) = device.poll(now, &mut frame) {
-                    match self.instead(&frame[..length], spoke) {
+                while let Some(frame) = device.poll(now) {
+                    match self.instead(frame, spoke) {
                         Ok(frames) => {
                             let mut frames = frames.iter();
                             sent = sent.and(frames.try_for_each(|frame| stream.write_all(&stuffed(frame))));
                         }
-                        Err(acknowledged) => drop(device.handle(&acknowledged, now)),
+                        Err(mut acknowledged) => drop(device.handle(&mut acknowledged, now)),
                     }
                 }
                 match stream.read(&mut buffer) {
@@ -204,6 +224,7 @@ impl<'a> Liar<'a> {
 struct Abuser {
     gang: Arc<Gang>,
     identity: Identity,
+    key: [u8; 32],
     /// Last episode in which the device lied.
     spoke: Arc<AtomicU32>,
     rng: Pcg64,
@@ -265,7 +286,7 @@ impl Abuser {
     }
 
     fn flood(&mut self) -> std::io::Result<()> {
-        let frame = encode(&self.identity, &Message::Hello { episode: 1, boot: 1 });
+        let frame = encode(&self.identity, &HELLO);
         self.send(&vec![frame; 2_000])
     }
 
@@ -298,7 +319,7 @@ impl Abuser {
         let names = [0, 1, 2, HONEST, HONEST + HOSTILE + 1, u32::MAX, self.rng.next_u32()];
         let own = self.identity.clone();
         let frames = names.map(|agent| {
-            self.identity.agent = agent;
+            self.identity = Identity::new(1, agent, D as u8, self.key);
             self.summary(self.episode())
         });
         self.identity = own;
@@ -320,16 +341,15 @@ impl Abuser {
     }
 
     fn wrong_kinds(&mut self) -> std::io::Result<()> {
-        let small = Identity { dimension: 2, ..self.identity.clone() };
-        let large = Identity { dimension: 64, ..self.identity.clone() };
+        let [small, large] = [2, 64].map(|dimension| Identity::new(1, self.identity.agent(), dimension, self.key));
         let episode = self.episode();
         let frames = [
             summary(&small, episode, &[0.5; 5]),
             summary(&large, episode, &vec![0.5; packed_len(64) + 64]),
-            encode(&self.identity, &Message::Ack { episode }),
-            Identity::to_sealed_blob(&self.identity).to_vec(),
-            vec![0x81; FRAME],
-            vec![2; FRAME],
+            encode(&self.identity, &Message::Ack { episode, fate: Fate::Counts, wait: 0 }),
+            self.identity.to_blob().to_vec(),
+            vec![0x82; FRAME],
+            vec![1; FRAME],
         ];
         self.send(&frames)
     }
@@ -341,7 +361,7 @@ impl Abuser {
     /// Asks for models without reading them.
     fn never_read(&mut self) -> std::io::Result<()> {
         let stream = self.gang.connect()?;
-        let hello = stuffed(&encode(&self.identity, &Message::Hello { episode: 1, boot: 1 }));
+        let hello = stuffed(&encode(&self.identity, &HELLO));
         (0..60).try_for_each(|_| (&stream).write_all(&hello))?;
         self.dribbling.push_back(stream);
         Ok(())
@@ -359,7 +379,7 @@ impl Abuser {
         stream.write_all(b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0")?;
         stream.read_exact(&mut [0; 4])?;
         for (topic, message) in messages {
-            let topic = format!("fedbandit/v1/1/{topic}");
+            let topic = format!("fedbandit/v2/1/{topic}");
             let mut length = 2 + topic.len() + message.len();
             let mut packet = vec![0x30];
             while length > 127 {
@@ -374,14 +394,15 @@ impl Abuser {
     }
 
     fn publish_garbage(&mut self) -> std::io::Result<()> {
-        let topics = [format!("up/{}", self.identity.agent), format!("state/{}", self.identity.agent), "up/x".into()];
+        let topics =
+            [format!("up/{}", self.identity.agent()), format!("state/{}", self.identity.agent()), "up/x".into()];
         let messages = [20, 300, 100_000].map(|length| topics.clone().map(|topic| (topic, self.bytes(length))));
         self.publish(&messages.concat())
     }
 
     fn publish_flood(&mut self) -> std::io::Result<()> {
         let frame = encode(&self.identity, &Message::Heartbeat { episode: self.episode() });
-        self.publish(&vec![(format!("up/{}", self.identity.agent), frame); 500])
+        self.publish(&vec![(format!("up/{}", self.identity.agent()), frame); 500])
     }
 
     fn publish_for_others(&mut self) -> std::io::Result<()> {
@@ -441,12 +462,13 @@ fn hostile_devices_do_not_keep_others_from_learning() {
     thread::scope(|scope| {
         for agent in HONEST + 1..=HONEST + HOSTILE {
             let (gang, identity, spoke) = (Arc::clone(&gang), fleet.identity(agent), Arc::new(AtomicU32::new(1)));
+            let key = fleet.key(agent);
             let (others, abuser, heard) = (Arc::clone(&gang), identity.clone(), Arc::clone(&spoke));
             scope.spawn(move || Liar::new(&others, &identity).run(&spoke));
             scope.spawn(move || {
                 let rng = Pcg64::seed_from_u64(agent.into());
                 let (recorded, dribbling) = (VecDeque::new(), VecDeque::new());
-                Abuser { gang, identity: abuser, spoke: heard, rng, recorded, dribbling }.run();
+                Abuser { gang, identity: abuser, key, spoke: heard, rng, recorded, dribbling }.run();
             });
         }
         // The hostile devices come first, so that they can fill what can be filled.

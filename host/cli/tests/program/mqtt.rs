@@ -16,7 +16,7 @@ use fedbandit::service::event::Event;
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::transport::mqtt;
 use fedbandit::service::{Dropped, EnrolledDevice, Registry, StartOptions, start, worker};
-use fedbandit_core::wire::{Message, SummaryMessage};
+use fedbandit_core::wire::{Channel, Message, SummaryMessage};
 use rumqttc::{BrokerSessionResumePolicy, Client, Packet};
 
 fn configure(fleet: &Fleet, broker: &str, more: &str) {
@@ -25,12 +25,12 @@ fn configure(fleet: &Fleet, broker: &str, more: &str) {
 
 /// As in the guide: a device may only access its own topics; its number is its user name.
 const ACL: &str = "user controller\n\
-    topic read fedbandit/v1/+/up/+\n\
-    topic read fedbandit/v1/+/state/+\n\
-    topic write fedbandit/v1/+/down/+\n\
-    pattern write fedbandit/v1/+/up/%u\n\
-    pattern write fedbandit/v1/+/state/%u\n\
-    pattern read fedbandit/v1/+/down/%u\n";
+    topic read fedbandit/v2/+/up/+\n\
+    topic read fedbandit/v2/+/state/+\n\
+    topic write fedbandit/v2/+/down/+\n\
+    pattern write fedbandit/v2/+/up/%u\n\
+    pattern write fedbandit/v2/+/state/%u\n\
+    pattern read fedbandit/v2/+/down/%u\n";
 
 /// Thirty honest devices and ten corrupted ones, behind a broker that restricts each to its own topics.
 #[test]
@@ -68,8 +68,9 @@ fn late_joiner_finds_its_model() {
     configure(&fleet, &broker.url(), "");
     let service = fleet.serve();
     let frame = broker.next("down/2");
-    assert!(matches!(fleet.identity(2).decode(&frame), Ok(Message::Model(model)) if model.episode == 1));
-    assert!(fleet.identity(1).decode(&frame).is_err());
+    let mut received = frame.clone();
+    assert!(matches!(fleet.channel(2).decode(&mut received), Ok(Message::Model(model)) if model.episode == 1));
+    assert!(fleet.channel(1).decode(&mut received).is_err());
     // A killed service computes the same model again, and publishes it to a broker that lost it.
     drop(service);
     let _service = fleet.serve();
@@ -128,7 +129,7 @@ fn messages_of_strangers_are_dropped_and_counted() {
     configure(&fleet, &broker.url(), "");
     let service = fleet.serve();
     let mut frame = [0; 64];
-    let length = fleet.identity(2).encode(&Message::Heartbeat { episode: 1 }, &mut frame).unwrap();
+    let length = fleet.channel(2).encode(&Message::Heartbeat { model: 1 }, &mut frame).unwrap();
     let frame = &mut frame[..length];
     // The service has subscribed once its models are published.
     broker.next("down/2");
@@ -244,7 +245,7 @@ fn broker_is_acknowledged_after_the_commit() {
         let fleet = Fleet::new(&format!("mqtt-commit-{fails}"), 1);
         let broker = Broker::start(&fleet, ANYBODY);
         let mut frame = [0; 256];
-        let length = fleet.identity(1).encode(&summary(), &mut frame).unwrap();
+        let length = fleet.channel(1).encode(&summary(), &mut frame).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let registry: Registry =
             serde_json::from_slice(&fs::read(fleet.path().join("fleet/registry.json")).unwrap()).unwrap();
@@ -318,8 +319,7 @@ fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
         thread::spawn(move || io::copy(&mut reader, &mut io::sink()));
         stream
     };
-    let device = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
-    let registry = Registry { run: 1, dimension: 4, devices: (1..=AGENTS).map(device).collect() };
+    let registry = Registry::new(1, 1, 4).with_devices(1..=AGENTS);
     let timing = StartOptions { time_limit: 600_000, window: 4, unix_seconds: 0 };
     let master = MasterKey::from_bytes(&[1; 32]).unwrap();
     let ((entered, storing), (release, released)) = (channel(), channel::<()>());
@@ -336,18 +336,20 @@ fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
     let (handle, _worker) = worker::start(service, Box::new(store), move |status| drop(sender.send(status)));
     runtime.spawn(mqtt::serve(mqtt::Broker::new(&url, None).unwrap(), 1, 1..=AGENTS, handle));
     let mut broker = accept();
-    (0..UNLIMITED).for_each(|_| broker.write_all(&publish_packet("fedbandit/v1/1/up/1", None, b"garbage")).unwrap());
+    (0..UNLIMITED).for_each(|_| broker.write_all(&publish_packet("fedbandit/v2/1/up/1", None, b"garbage")).unwrap());
     assert!(statuses.iter().any(|status| status.dropped.get(&Dropped::Length) == Some(&UNLIMITED)));
     let mut send = |identifier: u16, message: &Message<'_>| {
         let (agent, mut frame) = (u32::from(identifier) % AGENTS + 1, [0; 256]);
-        let length = master.identity(1, agent, 4).encode(message, &mut frame).unwrap();
-        let topic = format!("fedbandit/v1/1/up/{agent}");
+        let mut channel = Channel::device(registry.identity(&EnrolledDevice::new(agent), &master), 1);
+        channel.enter_run(1);
+        let length = channel.encode(message, &mut frame).unwrap();
+        let topic = format!("fedbandit/v2/1/up/{agent}");
         broker.write_all(&publish_packet(&topic, Some(identifier), &frame[..length]))
     };
     send(1, &summary()).unwrap();
     storing.recv().unwrap();
     // Twice the maximum, which allows for messages of an earlier connection.
-    (2..=2_049).for_each(|identifier| drop(send(identifier, &Message::Heartbeat { episode: 1 })));
+    (2..=2_049).for_each(|identifier| drop(send(identifier, &Message::Heartbeat { model: 1 })));
     accept();
     drop(release);
     runtime.shutdown_background();

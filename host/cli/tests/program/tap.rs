@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use fedbandit_core::wire::{Channel, Identity, Message, claimed_address};
+use fedbandit_core::wire::{Channel, Fate, Identity, Message, unverified_address};
 
 pub(crate) struct Tap {
     pub(crate) port: u16,
@@ -28,14 +28,10 @@ impl Tap {
     /// Starts a proxy to a broker, for the devices of some identities.
     pub(crate) fn start(broker: u16, blobs: impl Iterator<Item = [u8; Identity::BLOB_LEN]>) -> Self {
         let channels = |blob| {
-            if let Some(identity) = Identity::from_blob(&blob) {
-                (identity.agent, [Channel::plain(identity.clone()), Channel::plain(identity)])
-            } else {
-                let identity = Identity::from_sealed_blob(&blob).expect("a valid blob");
-                let ends =
-                    [Channel::sealed_controller(identity.clone(), 0), Channel::sealed_device(identity.clone(), 0)];
-                (identity.agent, ends)
-            }
+            let identity = Identity::from_blob(&blob).expect("a valid blob");
+            let mut device = Channel::device(identity.clone(), 0);
+            device.enter_run(1);
+            (identity.agent(), [Channel::controller(identity, 0, 1), device])
         };
         let seen = Arc::new(Mutex::new(Seen { channels: blobs.map(channels).collect(), ..Seen::default() }));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -84,7 +80,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, seen: &Mutex<Seen>, from_service
 
 impl Seen {
     fn note(&mut self, frame: &mut [u8], from_service: bool) {
-        let Some((_, agent)) = claimed_address(frame) else { return };
+        let Some((_, agent)) = unverified_address(frame) else { return };
         let Some(channels) = self.channels.get(&agent) else { return };
         match channels[usize::from(from_service)].decode(frame) {
             Ok(Message::Summary(summary)) => {
@@ -94,7 +90,7 @@ impl Seen {
                     came.push(values);
                 }
             }
-            Ok(Message::Ack { episode }) => drop(self.acknowledged.insert((agent, episode))),
+            Ok(Message::Ack { episode, fate: Fate::Counts, .. }) => drop(self.acknowledged.insert((agent, episode))),
             _ => {}
         }
     }

@@ -12,7 +12,7 @@ use crate::process::{LAST_RESORT, Process, wait_for};
 use fedbandit::service::event::Event;
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
-use fedbandit_core::wire::Identity;
+use fedbandit_core::wire::{Channel, Identity};
 use serde_json::Value;
 
 /// The directory of a run.
@@ -89,6 +89,18 @@ impl Fleet {
 
     pub(crate) fn identity(&self, agent: u32) -> Identity {
         Identity::from_blob(&self.blob(agent)).unwrap()
+    }
+
+    /// Returns the device's end of its channel, in run 1.
+    pub(crate) fn channel(&self, agent: u32) -> Channel {
+        let mut channel = Channel::device(self.identity(agent), 1);
+        channel.enter_run(1);
+        channel
+    }
+
+    /// Returns a device's long-term key.
+    pub(crate) fn key(&self, agent: u32) -> [u8; 32] {
+        self.blob(agent)[24..56].try_into().unwrap()
     }
 
     pub(crate) fn blob(&self, agent: u32) -> [u8; Identity::BLOB_LEN] {

@@ -55,9 +55,10 @@ impl StateMachine {
         controller: AnyController,
         devices: impl IntoIterator<Item = (AgentId, Channel, bool)>,
     ) -> Restoring {
+        let StateMachineConfig { fleet, run, dimension, time_limit, now, info } = config;
         let device = |(agent, channel, revoked)| (agent, Device { channel, revoked, seen: false, link: None });
-        let StateMachineConfig { run, dimension, time_limit, now, info } = config;
         let service = Self {
+            fleet,
             run,
             dimension,
             info,
@@ -72,6 +73,7 @@ impl StateMachine {
             broker: None,
             time_limit,
             deadline: now.saturating_add(time_limit),
+            now,
         };
         Restoring { service, events: 0 }
     }

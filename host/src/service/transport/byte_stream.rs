@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fedbandit_core::wire::{cobs, max_sealed_frame_len};
+use fedbandit_core::wire::{cobs, max_frame_len};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use super::super::worker::{MAX_DIMENSION, MAX_INVALID_FRAMES, Peer, WorkerHandle};
 
 /// Length of the longest frame in bytes.
-pub const FRAME: usize = max_sealed_frame_len(MAX_DIMENSION);
-/// Time without a complete frame after which a stream is closed; devices send at least every 30 seconds.
+pub const FRAME: usize = max_frame_len(MAX_DIMENSION);
+/// Time without a complete frame after which a stream is closed; devices on streams send heartbeats every 30 seconds.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Capacity of a stream's send queue. Frames beyond it are dropped; the device asks again later.
 const SEND_QUEUE: usize = 16;

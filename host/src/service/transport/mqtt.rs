@@ -8,7 +8,7 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use fedbandit_core::wire::{claimed_address, is_model};
+use fedbandit_core::wire::{is_model, unverified_address};
 use rumqttc::{
     AckMode, AsyncClient, ClientError, Event, EventLoop, ManualAck, MqttOptions, Packet, PersistedAckMode,
     PersistedSession, PublishOptions, QoS, SessionStore, SessionStoreError, SessionStoreKey, SubscribeFilter,
@@ -95,16 +95,16 @@ impl Broker {
     }
 }
 
-/// MQTT topics of a run.
+/// MQTT topics of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topics {
     prefix: String,
 }
 
 impl Topics {
-    /// Returns the topics of a run.
-    pub fn new(run: u32) -> Self {
-        Self { prefix: format!("fedbandit/v1/{run}") }
+    /// Returns the topics of a fleet.
+    pub fn new(fleet: u32) -> Self {
+        Self { prefix: format!("fedbandit/v2/{fleet}") }
     }
 
     /// Returns the topic for frames from a device.
@@ -122,7 +122,7 @@ impl Topics {
         format!("{}/state/{agent}", self.prefix)
     }
 
-    /// Parses a topic of this run into `up`, `down` or `state`, and the agent.
+    /// Parses a topic of this fleet into `up`, `down` or `state`, and the agent.
     pub fn parts<'a>(&self, topic: &'a [u8]) -> Option<(&'a str, u32)> {
         let rest = str::from_utf8(topic).ok()?.strip_prefix(&self.prefix)?.strip_prefix('/')?;
         let (kind, agent) = rest.split_once('/')?;
@@ -131,8 +131,8 @@ impl Topics {
 }
 
 /// Serves the enrolled devices through a broker, and reconnects for as long as the worker lives.
-pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u32>, handle: WorkerHandle) {
-    let mut options = broker.options(format!("fedbandit-{run}"));
+pub async fn serve(broker: Broker, fleet: u32, agents: impl IntoIterator<Item = u32>, handle: WorkerHandle) {
+    let mut options = broker.options(format!("fedbandit-{fleet}"));
     options
         .set_clean_start(false)
         .set_session_expiry_interval(Some(SESSION_EXPIRY))
@@ -141,7 +141,7 @@ pub async fn serve(broker: Broker, run: u32, agents: impl IntoIterator<Item = u3
         .set_outgoing_inflight_upper_limit(IN_FLIGHT)
         .set_ack_mode(AckMode::Manual);
     let mut bridge = Bridge {
-        topics: Topics::new(run),
+        topics: Topics::new(fleet),
         allowances: agents.into_iter().map(|agent| (agent, Allowance::new())).collect(),
         places: Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED))),
         handle,
@@ -244,7 +244,7 @@ impl Bridge {
 
     /// Checks the length, the sender and the rate of a frame before the worker sees it.
     fn admit(&mut self, agent: u32, frame: &[u8]) -> Result<(), Dropped> {
-        let (_, claimed) = claimed_address(frame).filter(|_| frame.len() <= FRAME).ok_or(Dropped::Length)?;
+        let (_, claimed) = unverified_address(frame).filter(|_| frame.len() <= FRAME).ok_or(Dropped::Length)?;
         let allowance = self.allowances.get_mut(&agent).filter(|_| claimed == agent).ok_or(Dropped::Unknown)?;
         if allowance.take().is_zero() {
             return Ok(());
@@ -273,7 +273,7 @@ async fn publish(
     mut frames: mpsc::Receiver<Vec<u8>>,
 ) -> Result<(), ClientError> {
     while let Some(frame) = frames.recv().await {
-        let Some((_, agent)) = claimed_address(&frame) else { continue };
+        let Some((_, agent)) = unverified_address(&frame) else { continue };
         let model = is_model(&frame);
         let qos = if model { QoS::AtLeastOnce } else { QoS::AtMostOnce };
         client.publish(topics.down(agent), frame, PublishOptions::new(qos).retain(model)).await?;
