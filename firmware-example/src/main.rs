@@ -1,7 +1,7 @@
 //! A complete edge device: joins a controller over its serial line, learns with the fleet, survives resets and a lost link.
 //!
-//! The main loop processes received bytes, sends the frame that is due and runs one step of the episode. State that must
-//! survive a reset is saved whenever it changes.
+//! The main loop processes received bytes, sends the frame that is due and runs one step of the episode. While it waits for a
+//! model, it sleeps until the next frame is due. State that must survive a reset is saved whenever it changes.
 #![no_std]
 #![no_main]
 
@@ -23,8 +23,8 @@ use defmt::{error, info, warn};
 use defmt_rtt as _;
 #[cfg(feature = "semihosting")]
 use defmt_semihosting as _;
-use fedbandit_core::session::{Event, Session};
-use fedbandit_core::wire::{Identity, cobs, max_frame_len};
+use fedbandit_core::session::{Event, HEARTBEAT_INTERVAL, Session};
+use fedbandit_core::wire::{Identity, IdentityError, cobs, max_frame_len};
 use fedbandit_core::{Agent, Prior, Rewards};
 use rand_pcg::Pcg32;
 
@@ -49,14 +49,15 @@ const PATIENCE: u64 = match option_env!("PATIENCE") {
 };
 
 /// Prior of an agent without a saved state. The device waits for its first model, so no step uses it.
-const PRIOR: Prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Clipped };
+const PRIOR: Prior = Prior::new(1.0, 1.0, 64, Rewards::Clipped);
 
 struct Device {
     agent: Agent<D>,
-    session: Session<FRAME, WINDOW>,
+    session: Session<D, FRAME, WINDOW>,
     environment: Environment,
     decoder: cobs::Decoder<FRAME>,
-    /// For the jitter of retries.
+    /// For the jitter of retries and the challenges of hellos. Seed it from a hardware generator if the chip has one: with a
+    /// predictable challenge, a recorded answer can be replayed.
     rng: Pcg32,
     /// True once the agent has applied a model.
     joined: bool,
@@ -82,13 +83,10 @@ fn start() -> Device {
     if let Some(peripherals) = cortex_m::Peripherals::take() {
         board::start_timer(peripherals.SYST);
     }
-    let identity = Identity::from_blob(&mmio::flash(board::IDENTITY));
-    let Some(identity) = identity.filter(|identity| usize::from(identity.dimension) == D) else {
-        error!("no valid identity for dimension {=usize} at {=usize:#x}; flash the device's blob", D, board::IDENTITY);
-        halt()
-    };
+    let identity = Identity::from_blob(&mmio::flash(board::IDENTITY)).unwrap_or_else(|error| reject_identity(error));
     let saved = SavedState::load();
-    info!("agent {=u32} of run {=u32}, boot {=u32}", identity.agent, identity.run, saved.boot);
+    let (agent, fleet) = (identity.agent(), identity.fleet());
+    info!("agent {=u32} of fleet {=u32}, run {=u32}, boot {=u32}", agent, fleet, saved.run, saved.boot);
     // Delimits whatever the line carried while the board was starting.
     uart::send([0].into_iter());
     Device::new(identity, &saved)
@@ -96,9 +94,11 @@ fn start() -> Device {
 
 impl Device {
     fn new(identity: Identity, saved: &SavedState) -> Self {
-        let environment = Environment::new(identity.agent, saved.boot);
-        let rng = Pcg32::new(identity.agent.into(), !u64::from(saved.boot));
-        let mut session = Session::<FRAME, WINDOW>::new(identity, saved.boot);
+        let environment = Environment::new(identity.agent(), saved.boot);
+        let rng = Pcg32::new(identity.agent().into(), !u64::from(saved.boot));
+        let mut session = Session::new(identity, saved.boot).unwrap_or_else(|error| reject_identity(error));
+        // The serial line may lead to a TCP connection, which the controller closes when idle.
+        session.send_heartbeats(HEARTBEAT_INTERVAL);
         saved.resume(&mut session);
         let restored = saved.agent();
         let joined = restored.is_some();
@@ -107,7 +107,7 @@ impl Device {
         }
         let Some(mut agent) = restored.or_else(|| Agent::new(&PRIOR).ok()) else { halt() };
         // A reset between saving a summary and saving the agent leaves the agent in an episode that has ended.
-        while session.newest().is_some_and(|newest| newest >= agent.episode()) {
+        while session.newest_unacknowledged().is_some_and(|newest| newest >= agent.episode()) {
             agent.finish();
         }
         let deadline = clock::now() + PATIENCE;
@@ -121,33 +121,56 @@ impl Device {
             match self.session.handle(frame, &mut self.agent, clock::now()) {
                 Ok(Event::Model { episode }) => {
                     self.joined = true;
-                    saved_state::save_agent(&self.agent);
+                    saved_state::replace_agent(&self.agent);
                     info!("model of episode {=u32}", episode);
                 }
-                Ok(Event::ModelRefused(reason)) => warn!("model rejected: {}", reason),
-                Ok(Event::Ignored) => {}
-                Ok(event) => {
-                    info!("{}", event);
+                Ok(Event::ModelRejected(reason)) => warn!("model rejected: {}", reason),
+                Ok(Event::Acknowledged { episode, fate }) => {
                     saved_state::save_outbox(&self.session);
+                    info!("summary of episode {=u32} acknowledged: {}", episode, fate);
                 }
+                Ok(Event::NextRun { run }) => {
+                    self.enter_run(run);
+                    info!("next run: {=u32}", run);
+                }
+                Ok(_) => {}
                 Err(reason) => warn!("frame dropped: {}", reason),
             }
         }
     }
 
+    /// Saves the state at the start of another run. An agent that never had a model is not saved.
+    fn enter_run(&mut self, run: u32) {
+        // The run after the agent: a reset in between returns to the old run, which leads here again.
+        if self.joined {
+            saved_state::replace_agent(&self.agent);
+        }
+        saved_state::save_run(run);
+        saved_state::save_outbox(&self.session);
+        self.deadline = clock::now() + PATIENCE;
+    }
+
     /// Sends the frame that is due, if any.
     fn transmit(&mut self) {
-        let mut frame = [0; FRAME];
-        let length = self.session.poll(self.agent.episode(), clock::now(), &mut self.rng, &mut frame);
-        if let Some(frame) = length.and_then(|length| frame.get(..length)) {
+        if let Some(frame) = self.session.poll(clock::now(), &mut self.rng) {
             uart::send(cobs::encode(frame));
+        }
+    }
+
+    /// Sleeps until a byte arrives, a frame is due or the running episode must start with the last valid model.
+    fn sleep(&self) {
+        let deadline = if self.joined { self.deadline } else { u64::MAX };
+        let wake_at = self.session.poll_at().unwrap_or(u64::MAX).min(deadline);
+        // The clock's interrupt ends `wfi` every millisecond. A battery-powered device would program a wake-up timer instead.
+        while uart::is_empty() && clock::now() < wake_at {
+            wfi();
         }
     }
 
     /// Runs one step of the episode, or sleeps while waiting for a model.
     fn step(&mut self) {
         if self.session.wants_model() && !(self.joined && clock::now() >= self.deadline) {
-            wfi();
+            self.sleep();
             return;
         }
         let decision_set = self.environment.decision_set();
@@ -175,6 +198,13 @@ impl Device {
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     error!("{}", defmt::Display2Format(info));
+    halt()
+}
+
+/// Reports an identity that this firmware cannot use, and halts.
+fn reject_identity(error: IdentityError) -> ! {
+    error!("no valid identity at {=usize:#x}: {}", board::IDENTITY, error);
+    error!("flash the blob of an enrolled device of dimension {=usize} with plain frames", D);
     halt()
 }
 

@@ -17,6 +17,11 @@ pub fn receive() -> Option<u8> {
     critical_section::with(|token| RECEIVED.borrow_ref_mut(token).pop_front())
 }
 
+/// Returns true if no received byte is queued.
+pub fn is_empty() -> bool {
+    critical_section::with(|token| RECEIVED.borrow_ref(token).is_empty())
+}
+
 /// Sends bytes; blocks until the last one is handed to the UART.
 pub fn send(bytes: impl Iterator<Item = u8>) {
     bytes.for_each(board::send);

@@ -722,7 +722,7 @@ fn acknowledgement_tells_the_fate_of_a_summary() {
         assert_eq!(run.service.status(0).faults.len(), usize::from(!fate.counts()));
     }
     // An excluded device is told so, for everything it sends later.
-    let mut run = Run::new(RunConfig { admission: fedbandit::algorithm::Level::Drop, ..config() });
+    let mut run = Run::new(RunConfig { admission: Some(fedbandit::algorithm::Level::Drop), ..config() });
     run.tick(0);
     let (gram, feature_sum) = ((&[9.0, 0.0, 4.0]).into(), (&[2.0, 1.0]).into());
     let message = Message::Summary(SummaryMessage { episode: 1, steps: 8, reward_sum: 0.0, gram, feature_sum });

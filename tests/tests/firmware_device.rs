@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fedbandit_core::wire::{Identity, Message, NackReason, cobs, max_frame_len};
+use fedbandit_core::wire::{Channel, DecodeError, Fate, Identity, Message, cobs, max_frame_len};
 use fedbandit_core::{Agent, EpisodeSummary, MAX_EPISODE_LEN, Model, Prior, Rewards, packed_len};
 use fedbandit_tests::harness::firmware::{BOARDS, Board, Program};
 use fedbandit_tests::harness::firmware_device::{Device, Line};
@@ -15,12 +15,14 @@ mod environment;
 use environment::{D, Environment};
 
 const EPISODE_LEN: u32 = 48;
+const FLEET: u32 = 3;
+const RUN: u32 = 7;
 
 /// Prior of the firmware.
-const PRIOR: Prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 64, rewards: Rewards::Clipped };
+const PRIOR: Prior = Prior::new(1.0, 1.0, 64, Rewards::Clipped);
 
 fn identity(agent: u32) -> Identity {
-    Identity { run: 7, agent, dimension: D as u8, key: std::array::from_fn(|i| i as u8 ^ 0x5a) }
+    Identity::new(FLEET, agent, D as u8, std::array::from_fn(|i| i as u8 ^ 0x5a))
 }
 
 fn build(board: Board, patience: Option<u32>) -> PathBuf {
@@ -56,84 +58,133 @@ impl OwnedModel {
     }
 
     fn view(&self) -> Model<'_> {
-        Model {
-            episode: self.episode,
-            episode_len: self.episode_len,
-            beta: 0.5,
-            rewards: Rewards::Clipped,
-            theta: (&self.theta).into(),
-            design: (&self.design).into(),
-        }
+        Model::new(self.episode, self.episode_len, 0.5, Rewards::Clipped, &self.theta, &self.design)
     }
 }
 
-fn encode(identity: &Identity, message: &Message<'_>) -> Vec<u8> {
+/// A controller that knows one device, at the other end of its line.
+struct Stub {
+    line: Line,
+    identity: Identity,
+    run: u32,
+}
+
+impl Stub {
+    /// Waits for the device's line. The stub's run is [`RUN`].
+    fn connect(device: &mut Device, identity: &Identity) -> Self {
+        Self { line: device.line().unwrap(), identity: identity.clone(), run: RUN }
+    }
+
+    fn channel(&self, run: u32) -> Channel {
+        let mut channel = Channel::controller(self.identity.clone(), 1);
+        channel.enter_run(run);
+        channel
+    }
+
+    fn encode(&self, message: &Message<'_>) -> Vec<u8> {
+        encode(&mut self.channel(self.run), message)
+    }
+
+    fn send(&mut self, message: &Message<'_>) {
+        let frame = self.encode(message);
+        self.line.send(&frame).unwrap();
+    }
+
+    fn acknowledge(&mut self, episode: u32, fate: Fate) {
+        self.send(&Message::Ack { episode, fate, wait: 0 });
+    }
+
+    /// Waits for a frame that `wanted` accepts. Others, such as repeated hellos, are skipped. A hello of another run is
+    /// answered with the stub's.
+    fn receive<T>(&mut self, what: &str, wanted: impl Fn(&Message<'_>) -> Option<T>) -> (T, Vec<u8>) {
+        let channel = self.channel(self.run);
+        wait_for(what, || {
+            let mut frame = self.line.poll()?;
+            let read = match channel.decode(&mut frame) {
+                Err(DecodeError::Run(run)) => self.redirect(run, &mut frame),
+                Err(error) => Err(error),
+                Ok(message) => {
+                    let found = wanted(&message)?;
+                    return Some((found, frame));
+                }
+            };
+            if let Err(error) = read {
+                assert!(self.line.excuses(), "the device sent an invalid frame: {error:?}");
+            }
+            None
+        })
+    }
+
+    /// Answers a hello of another run with the stub's run.
+    fn redirect(&mut self, run: u32, frame: &mut [u8]) -> Result<(), DecodeError> {
+        let mut channel = self.channel(run);
+        if let Message::Hello { challenge, .. } = channel.decode(frame)? {
+            let next_run = Message::NextRun { challenge, run: self.run };
+            self.line.send(&encode(&mut channel, &next_run)).unwrap();
+        }
+        Ok(())
+    }
+
+    /// Waits for a hello of the stub's run, and returns the episode of the device's last model and its boot counter.
+    fn hello(&mut self) -> (u32, u32) {
+        let wanted = |message: &Message<'_>| match message {
+            Message::Hello { model, boot, .. } => Some((*model, *boot)),
+            _ => None,
+        };
+        self.receive("hello", wanted).0
+    }
+
+    /// Waits for any summary, and returns its episode and frame.
+    fn any_summary(&mut self) -> (u32, Vec<u8>) {
+        let wanted = |message: &Message<'_>| match message {
+            Message::Summary(summary) => Some(summary.episode),
+            _ => None,
+        };
+        self.receive("summary", wanted)
+    }
+
+    /// Waits for the summary of an episode. Those of earlier ones, sent again before their answer arrived, are skipped.
+    fn summary(&mut self, episode: u32) -> Vec<u8> {
+        loop {
+            let (found, frame) = self.any_summary();
+            assert!(found <= episode, "the summary of episode {found} came before that of episode {episode}");
+            if found == episode {
+                return frame;
+            }
+        }
+    }
+
+    /// Waits for a summary, and refuses all others.
+    fn refuse_until(&mut self, expected: &[u8]) {
+        for _ in 0..100 {
+            let (episode, frame) = self.any_summary();
+            if frame == expected {
+                return;
+            }
+            self.acknowledge(episode, Fate::WrongEpisode);
+        }
+        panic!("the expected summary is not among a hundred");
+    }
+
+    /// Sends a frame until the device logs one more line with a text. A frame that finds the device's queue full is lost.
+    fn send_until_logged(&mut self, frame: &[u8], device: &Device, text: &str) {
+        let before = device.count_in_log(text);
+        let mut polls = 0;
+        wait_until(text, || {
+            if polls % 100 == 0 {
+                self.line.send(frame).unwrap();
+            }
+            polls += 1;
+            device.count_in_log(text) > before
+        });
+    }
+}
+
+fn encode(channel: &mut Channel, message: &Message<'_>) -> Vec<u8> {
     let mut frame = vec![0; max_frame_len(D)];
-    let length = identity.encode(message, &mut frame).unwrap();
+    let length = channel.encode(message, &mut frame).unwrap();
     frame.truncate(length);
     frame
-}
-
-/// Waits for a frame that `wanted` accepts. Others, such as repeated hellos, are skipped.
-fn receive<T>(
-    line: &mut Line,
-    identity: &Identity,
-    what: &str,
-    wanted: impl Fn(&Message<'_>) -> Option<T>,
-) -> (T, Vec<u8>) {
-    wait_for(what, || {
-        let frame = line.poll()?;
-        let found = match identity.decode(&frame) {
-            Ok(message) => wanted(&message)?,
-            Err(error) => {
-                assert!(line.excuses(), "the device sent an invalid frame: {error:?}");
-                return None;
-            }
-        };
-        Some((found, frame))
-    })
-}
-
-/// Waits for a hello, and returns its episode and boot number.
-fn hello(line: &mut Line, identity: &Identity) -> (u32, u32) {
-    let wanted = |message: &Message<'_>| match message {
-        Message::Hello { episode, boot } => Some((*episode, *boot)),
-        _ => None,
-    };
-    receive(line, identity, "hello", wanted).0
-}
-
-/// Waits for any summary, and returns its episode and frame.
-fn any_summary(line: &mut Line, identity: &Identity) -> (u32, Vec<u8>) {
-    let wanted = |message: &Message<'_>| match message {
-        Message::Summary(summary) => Some(summary.episode),
-        _ => None,
-    };
-    receive(line, identity, "summary", wanted)
-}
-
-/// Waits for the summary of an episode. Those of earlier ones, sent again before their answer arrived, are skipped.
-fn summary(line: &mut Line, identity: &Identity, episode: u32) -> Vec<u8> {
-    loop {
-        let (found, frame) = any_summary(line, identity);
-        assert!(found <= episode, "the summary of episode {found} came before that of episode {episode}");
-        if found == episode {
-            return frame;
-        }
-    }
-}
-
-/// Sends a frame until the device logs one more line with a text. A frame that finds the device's queue full is lost.
-fn send_until_logged(line: &mut Line, frame: &[u8], device: &Device, text: &str) {
-    let before = device.count_in_log(text);
-    let mut polls = 0;
-    wait_until(text, || {
-        if polls % 100 == 0 {
-            line.send(frame).unwrap();
-        }
-        polls += 1;
-        device.count_in_log(text) > before
-    });
 }
 
 /// The device on the host: the same agent in the same environment.
@@ -162,10 +213,12 @@ impl Twin {
     }
 }
 
-/// Frame of a summary.
-fn frame(identity: &Identity, summary: &EpisodeSummary<'_, D>) -> Vec<u8> {
+/// Frame of a summary in a run.
+fn frame(identity: &Identity, run: u32, summary: &EpisodeSummary<'_, D>) -> Vec<u8> {
+    let mut channel = Channel::device(identity.clone(), 1);
+    channel.enter_run(run);
     let mut frame = vec![0; max_frame_len(D)];
-    let length = identity.encode_summary(summary, &mut frame).unwrap();
+    let length = channel.encode_summary(summary, &mut frame).unwrap();
     frame.truncate(length);
     frame
 }
@@ -176,17 +229,17 @@ fn device_on_every_board_learns_like_its_twin() {
     for (number, board) in BOARDS.into_iter().enumerate() {
         let identity = identity(100 + number as u32);
         let mut device = Device::start(board, &build(board, None), &identity).unwrap();
-        let mut line = device.line().unwrap();
-        assert_eq!(hello(&mut line, &identity), (1, 1), "{board:?}");
+        let mut stub = Stub::connect(&mut device, &identity);
+        assert_eq!(stub.hello(), (0, 1), "{board:?}");
         let mut model = OwnedModel::first(EPISODE_LEN);
-        let mut twin = Twin::new(identity.agent);
+        let mut twin = Twin::new(identity.agent());
         for episode in 1..=3 {
-            line.send(&encode(&identity, &Message::Model(model.view()))).unwrap();
+            stub.send(&Message::Model(model.view()));
             twin.agent.begin(&model.view()).unwrap();
             twin.complete();
             let expected = twin.agent.finish();
-            assert_eq!(summary(&mut line, &identity, episode), frame(&identity, &expected), "{board:?}, {episode}");
-            line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
+            assert_eq!(stub.summary(episode), frame(&identity, RUN, &expected), "{board:?}, {episode}");
+            stub.acknowledge(episode, Fate::Counts);
             model.learn(&expected);
         }
         device.wait_for_log("episode 3 finished");
@@ -199,44 +252,47 @@ fn device_on_every_board_learns_like_its_twin() {
 fn device_on_a_bad_line_loses_nothing() {
     let (board, identity) = (BOARDS[0], identity(1));
     let mut device = impatient_device(board, &identity);
-    let mut line = device.line().unwrap();
+    let mut stub = Stub::connect(&mut device, &identity);
+    stub.hello();
     let model = OwnedModel::first(EPISODE_LEN);
-    let mut twin = Twin::new(identity.agent);
+    let mut twin = Twin::new(identity.agent());
     twin.agent.begin(&model.view()).unwrap();
     twin.complete();
-    let expected = frame(&identity, &twin.agent.finish());
+    let expected = frame(&identity, RUN, &twin.agent.finish());
 
     // Noise, a damaged model, one under another key, one that is not positive definite: the device takes none of them.
-    let good = encode(&identity, &Message::Model(model.view()));
-    line.send_bytes(&[7, 1, 2, 0, 0, 255, 255]).unwrap();
-    line.send_bytes(&[9; 5_000]).unwrap();
-    line.send_bytes(&[0]).unwrap();
+    let good = stub.encode(&Message::Model(model.view()));
+    stub.line.send_bytes(&[7, 1, 2, 0, 0, 255, 255]).unwrap();
+    stub.line.send_bytes(&[9; 5_000]).unwrap();
+    stub.line.send_bytes(&[0]).unwrap();
     let mut damaged = good.clone();
     damaged[60] ^= 1;
-    let stranger = Identity { key: [9; 32], ..identity.clone() };
+    let mut stranger = Channel::controller(Identity::new(FLEET, identity.agent(), D as u8, [9; 32]), 1);
+    stranger.enter_run(RUN);
+    let foreign = encode(&mut stranger, &Message::Model(model.view()));
     let mut indefinite = OwnedModel::first(EPISODE_LEN);
     indefinite.design[0] = -1.0;
-    send_until_logged(&mut line, &damaged, &device, "frame dropped");
-    send_until_logged(&mut line, &encode(&stranger, &Message::Model(model.view())), &device, "frame dropped");
-    send_until_logged(&mut line, &encode(&identity, &Message::Model(indefinite.view())), &device, "model rejected");
+    let indefinite = stub.encode(&Message::Model(indefinite.view()));
+    stub.send_until_logged(&damaged, &device, "frame dropped");
+    stub.send_until_logged(&foreign, &device, "frame dropped");
+    stub.send_until_logged(&indefinite, &device, "model rejected");
 
     // The good one twice; then no acknowledgement until the summary has come three times.
-    send_until_logged(&mut line, &good, &device, "model of episode 1");
-    line.send(&good).unwrap();
+    stub.send_until_logged(&good, &device, "model of episode 1");
+    stub.line.send(&good).unwrap();
     for _ in 0..3 {
-        assert_eq!(summary(&mut line, &identity, 1), expected);
+        assert_eq!(stub.summary(1), expected);
     }
 
     // QEMU connects a dropped line again; the summary is still waiting.
-    drop(line);
-    let mut line = device.line().unwrap();
-    assert_eq!(summary(&mut line, &identity, 1), expected);
-    let nack = Message::Nack { episode: 1, reason: NackReason::WrongEpisode };
-    line.send(&encode(&identity, &nack)).unwrap();
+    drop(stub);
+    let mut stub = Stub::connect(&mut device, &identity);
+    assert_eq!(stub.summary(1), expected);
+    stub.acknowledge(1, Fate::WrongEpisode);
 
     // Without a model of episode 2, the device continues with the one it has.
     twin.complete();
-    assert_eq!(summary(&mut line, &identity, 2), frame(&identity, &twin.agent.finish()));
+    assert_eq!(stub.summary(2), frame(&identity, RUN, &twin.agent.finish()));
 }
 
 /// On the smallest board the waiting summaries fill the RAM.
@@ -245,25 +301,26 @@ fn device_without_a_controller_continues_with_its_model() {
     for (agent, board) in [(2, BOARDS[0]), (9, BOARDS[3])] {
         let identity = identity(agent);
         let mut device = impatient_device(board, &identity);
-        let mut line = device.line().unwrap();
+        let mut stub = Stub::connect(&mut device, &identity);
+        stub.hello();
         let model = OwnedModel::first(EPISODE_LEN);
-        let first = encode(&identity, &Message::Model(model.view()));
-        send_until_logged(&mut line, &first, &device, "model of episode 1");
+        let first = stub.encode(&Message::Model(model.view()));
+        stub.send_until_logged(&first, &device, "model of episode 1");
         for episode in 1..=3 {
             device.wait_for_log(&format!("episode {episode} finished"));
         }
         // All three summaries wait for a controller that returns.
-        let mut twin = Twin::new(identity.agent);
+        let mut twin = Twin::new(identity.agent());
         twin.agent.begin(&model.view()).unwrap();
         for episode in 1..=3 {
             twin.complete();
-            assert_eq!(summary(&mut line, &identity, episode), frame(&identity, &twin.agent.finish()), "{board:?}");
-            line.send(&encode(&identity, &Message::Ack { episode })).unwrap();
+            assert_eq!(stub.summary(episode), frame(&identity, RUN, &twin.agent.finish()), "{board:?}");
+            stub.acknowledge(episode, Fate::Counts);
         }
     }
 }
 
-/// The device counts the start, restores its recorded steps, and completes the episode.
+/// The device counts the start, restores its run and its recorded steps, and completes the episode.
 #[test]
 fn device_reset_within_an_episode_completes_it() {
     // On a busy machine the episode may end before the reset: then again, with another device.
@@ -273,50 +330,69 @@ fn device_reset_within_an_episode_completes_it() {
 fn completes_episode_after_reset(agent: u32) -> bool {
     let (board, identity) = (BOARDS[0], identity(agent));
     let mut device = impatient_device(board, &identity);
-    let mut line = device.line().unwrap();
+    let mut stub = Stub::connect(&mut device, &identity);
+    stub.hello();
     let model = OwnedModel::first(MAX_EPISODE_LEN);
-    let model_frame = encode(&identity, &Message::Model(model.view()));
-    send_until_logged(&mut line, &model_frame, &device, "model of episode 1");
+    let model_frame = stub.encode(&Message::Model(model.view()));
+    stub.send_until_logged(&model_frame, &device, "model of episode 1");
     device.wait_for_log("half of episode 1");
-    device.reset(&mut line).unwrap();
+    device.reset(&mut stub.line).unwrap();
 
-    let (episode, steps) = restored(&device);
+    let (episode, steps) = restored(&device, agent, RUN);
     if episode != 1 {
         return false;
     }
     assert!((MAX_EPISODE_LEN / 2..MAX_EPISODE_LEN).contains(&steps));
     // A hello of the first start may still be on the line.
-    while hello(&mut line, &identity) != (1, 2) {}
-    line.send(&model_frame).unwrap();
+    while stub.hello() != (0, 2) {}
+    stub.line.send(&model_frame).unwrap();
 
-    let mut twin = Twin::new(identity.agent);
+    let mut twin = Twin::new(agent);
     twin.agent.begin(&model.view()).unwrap();
     (0..steps).for_each(|_| twin.step());
-    twin.environment = Environment::new(identity.agent, 2);
+    twin.environment = Environment::new(agent, 2);
     twin.complete();
-    assert_eq!(summary(&mut line, &identity, 1), frame(&identity, &twin.agent.finish()));
+    assert_eq!(stub.summary(1), frame(&identity, RUN, &twin.agent.finish()));
     true
 }
 
-/// Waits for the end of a reset, and returns the episode and the steps that the device has restored.
-fn restored(device: &Device) -> (u32, u32) {
+/// Waits for the second start, in the run from before, and returns the episode and the steps that the device has restored.
+fn restored(device: &Device, agent: u32, run: u32) -> (u32, u32) {
+    let start = device.wait_for_log("boot 2");
+    assert_eq!(start, format!("agent {agent} of fleet {FLEET}, run {run}, boot 2"));
     let line = device.wait_for_log("restored episode");
     let words: Vec<&str> = line.split(' ').collect();
     let ["restored", "episode", episode, "with", steps, "steps"] = words[..] else { panic!("{line}") };
     (episode.parse().unwrap(), steps.parse().unwrap())
 }
 
-/// Waits for a summary, and refuses all others.
-fn refuse_until(line: &mut Line, identity: &Identity, expected: &[u8]) {
-    for _ in 0..100 {
-        let (episode, frame) = any_summary(line, identity);
-        if frame == expected {
-            return;
-        }
-        let nack = Message::Nack { episode, reason: NackReason::WrongEpisode };
-        line.send(&encode(identity, &nack)).unwrap();
-    }
-    panic!("the expected summary is not among a hundred");
+/// In the next run the device begins at episode 1. After a reset it returns to that run and episode, although the state saved
+/// before was of a later episode.
+#[test]
+fn device_sent_to_the_next_run_stays_there_after_a_reset() {
+    let (agent, board) = (30, BOARDS[0]);
+    let identity = identity(agent);
+    let mut device = Device::start(board, &build(board, None), &identity).unwrap();
+    let mut stub = Stub::connect(&mut device, &identity);
+    assert_eq!(stub.hello(), (0, 1));
+    let model = OwnedModel::first(EPISODE_LEN);
+    stub.send(&Message::Model(model.view()));
+    stub.summary(1);
+    stub.acknowledge(1, Fate::Counts);
+
+    stub.run = RUN + 1;
+    assert_eq!(stub.hello(), (0, 1));
+    device.wait_for_log(&format!("next run: {}", stub.run));
+    device.reset(&mut stub.line).unwrap();
+    assert_eq!(restored(&device, agent, RUN + 1), (1, 0));
+    while stub.hello() != (0, 2) {}
+    stub.send(&Message::Model(model.view()));
+
+    let mut twin = Twin::new(agent);
+    twin.environment = Environment::new(agent, 2);
+    twin.agent.begin(&model.view()).unwrap();
+    twin.complete();
+    assert_eq!(stub.summary(1), frame(&identity, RUN + 1, &twin.agent.finish()));
 }
 
 /// Damaged models, a line cut within a frame, three episodes without a controller, a reset: the device continues with its
@@ -326,50 +402,49 @@ fn device_keeps_its_last_good_model_and_resumes() {
     for (agent, board) in [(20, BOARDS[0]), (21, BOARDS[3])] {
         let identity = identity(agent);
         let mut device = impatient_device(board, &identity);
-        let mut line = device.line().unwrap();
+        let mut stub = Stub::connect(&mut device, &identity);
+        stub.hello();
         let mut model = OwnedModel::first(EPISODE_LEN);
         let mut twin = Twin::new(agent);
-        let model_frame = encode(&identity, &Message::Model(model.view()));
-        send_until_logged(&mut line, &model_frame, &device, "model of episode 1");
+        let model_frame = stub.encode(&Message::Model(model.view()));
+        stub.send_until_logged(&model_frame, &device, "model of episode 1");
         twin.agent.begin(&model.view()).unwrap();
         twin.complete();
         let first = twin.agent.finish();
-        assert_eq!(summary(&mut line, &identity, 1), frame(&identity, &first), "{board:?}");
-        line.send(&encode(&identity, &Message::Ack { episode: 1 })).unwrap();
+        assert_eq!(stub.summary(1), frame(&identity, RUN, &first), "{board:?}");
+        stub.acknowledge(1, Fate::Counts);
         model.learn(&first);
 
         // The next model never arrives whole: one bit is wrong, its end is missing, or two are joined.
-        let good = encode(&identity, &Message::Model(model.view()));
+        let good = stub.encode(&Message::Model(model.view()));
         for at in (0..good.len()).step_by(7) {
             let mut damaged = good.clone();
             damaged[at] ^= 1 << (at % 8);
-            send_until_logged(&mut line, &damaged, &device, "frame dropped");
-            send_until_logged(&mut line, &good[..at.max(1)], &device, "frame dropped");
-            line.send(&[&good[at..], &good[..]].concat()).unwrap();
+            stub.send_until_logged(&damaged, &device, "frame dropped");
+            stub.send_until_logged(&good[..at.max(1)], &device, "frame dropped");
+            stub.line.send(&[&good[at..], &good[..]].concat()).unwrap();
         }
         let stuffed: Vec<u8> = cobs::encode(&good).collect();
-        line.send_bytes(&stuffed[..stuffed.len() / 2]).unwrap();
-        drop(line);
+        stub.line.send_bytes(&stuffed[..stuffed.len() / 2]).unwrap();
+        drop(stub);
 
         // Three episodes without a controller, by the first model.
         for episode in 2..=4 {
             device.wait_for_log(&format!("episode {episode} finished"));
         }
-        let mut line = device.line().unwrap();
+        let mut stub = Stub::connect(&mut device, &identity);
         for episode in 2..=4 {
             twin.complete();
             // The controller was down as well and is in episode 2: it refuses later ones.
-            let expected = frame(&identity, &twin.agent.finish());
-            refuse_until(&mut line, &identity, &expected);
-            let reason = NackReason::WrongEpisode;
-            let answer = if episode == 2 { Message::Ack { episode } } else { Message::Nack { episode, reason } };
-            line.send(&encode(&identity, &answer)).unwrap();
+            let expected = frame(&identity, RUN, &twin.agent.finish());
+            stub.refuse_until(&expected);
+            stub.acknowledge(episode, if episode == 2 { Fate::Counts } else { Fate::WrongEpisode });
         }
 
         // Its model of episode 3 takes the device back.
         model.episode = 3;
-        let third_model = encode(&identity, &Message::Model(model.view()));
-        send_until_logged(&mut line, &third_model, &device, "model of episode 3");
+        let third_model = stub.encode(&Message::Model(model.view()));
+        stub.send_until_logged(&third_model, &device, "model of episode 3");
         // A slow machine may have completed more episodes by the first model before that.
         let log = device.log();
         let before = log.iter().take_while(|line| !line.contains("model of episode 3"));
@@ -380,14 +455,14 @@ fn device_keeps_its_last_good_model_and_resumes() {
         twin.agent = Agent::new(&PRIOR).unwrap();
         twin.agent.begin(&model.view()).unwrap();
         twin.complete();
-        let third = frame(&identity, &twin.agent.finish());
-        refuse_until(&mut line, &identity, &third);
-        line.send(&encode(&identity, &Message::Ack { episode: 3 })).unwrap();
+        let third = frame(&identity, RUN, &twin.agent.finish());
+        stub.refuse_until(&third);
+        stub.acknowledge(3, Fate::Counts);
 
         // After a reset, and without a controller, it continues from there.
-        device.wait_for_log("Acknowledged { episode: 3 }");
-        device.reset(&mut line).unwrap();
-        let (episode, steps) = restored(&device);
+        device.wait_for_log("summary of episode 3 acknowledged: Counts");
+        device.reset(&mut stub.line).unwrap();
+        let (episode, steps) = restored(&device, agent, RUN);
         while twin.agent.episode() < episode {
             twin.complete();
             twin.agent.finish();
@@ -395,8 +470,8 @@ fn device_keeps_its_last_good_model_and_resumes() {
         (0..steps).for_each(|_| twin.step());
         twin.environment = Environment::new(agent, 2);
         twin.complete();
-        let next = frame(&identity, &twin.agent.finish());
-        refuse_until(&mut line, &identity, &next);
+        let next = frame(&identity, RUN, &twin.agent.finish());
+        stub.refuse_until(&next);
         assert_eq!(device.count_in_log("panic"), 0, "{:?}", device.log());
     }
 }

@@ -20,15 +20,13 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 
 #[entry]
 fn main() -> ! {
-    let prior: &Prior = black_box(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded });
+    let prior = black_box(Prior::new(1.0, 1.0, 8, Rewards::Unbounded));
     let mut flash = [0_u8; Agent::<D>::SAVED_LEN];
-    let Ok(mut agent) = Agent::<D>::new(prior) else { loop {} };
+    let Ok(mut agent) = Agent::<D>::new(&prior) else { loop {} };
     let empty = Values::Wire(&[]);
     loop {
-        let model =
-            Model { episode: 1, episode_len: 8, beta: 1.0, rewards: Rewards::Clipped, theta: empty, design: empty };
-        let model: &Model<'_> = black_box(&model);
-        _ = black_box(agent.begin(model));
+        let model = black_box(Model::new(1, 8, 1.0, Rewards::Clipped, empty, empty));
+        _ = black_box(agent.begin(&model));
         let decision_set: &[Action<D>] = black_box(&[]);
         if let Some(action) = agent.select(decision_set).ok().and_then(|choice| decision_set.get(choice.index)) {
             _ = black_box(agent.record(action, black_box(0.5)));

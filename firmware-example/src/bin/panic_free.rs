@@ -9,9 +9,13 @@ use core::hint::black_box;
 use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
-use fedbandit_core::session::Session;
-use fedbandit_core::wire::{Channel, Identity, Message, claimed_address, cobs, is_model, max_frame_len};
-use fedbandit_core::{Action, Agent, Model, Prior, Rewards, Values, norm_squared_limit, packed_len, project, rounding};
+use fedbandit_core::session::{HEARTBEAT_INTERVAL, Session};
+use fedbandit_core::wire::{
+    Channel, Identity, Message, cobs, is_model, max_frame_len, unverified_address, unverified_run,
+};
+use fedbandit_core::{
+    Action, Agent, AsAction, Model, Prior, Rewards, Values, norm_squared_limit, packed_len, project, rounding,
+};
 use rand_pcg::Pcg32;
 
 const D: usize = match usize::from_str_radix(env!("D"), 10) {
@@ -35,33 +39,20 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 fn main() -> ! {
     let mut rng: Pcg32 = black_box(Pcg32::new(1, 2));
     let mut saved = [0_u8; Agent::<D>::SAVED_LEN];
-    if let Ok(mut agent) =
-        Agent::<D>::new(black_box(&Prior { lambda: 1.0, beta: 1.0, episode_len: 8, rewards: Rewards::Unbounded }))
-    {
+    if let Ok(mut agent) = Agent::<D>::new(black_box(&Prior::new(1.0, 1.0, 8, Rewards::Unbounded))) {
         loop {
-            let model: &Model<'_> = black_box(&Model {
-                episode: 1,
-                episode_len: 8,
-                beta: 1.0,
-                rewards: Rewards::Clipped,
-                theta: Values::Native(&[]),
-                design: Values::Wire(&[]),
-            });
-            _ = black_box(agent.begin(model));
-            _ = black_box((model.theta.len(), model.theta.is_empty()));
+            let (theta, design) = (Values::Native(&[]), Values::Wire(&[]));
+            let model = black_box(Model::new(1, 8, 1.0, Rewards::Clipped, theta, design));
+            _ = black_box(agent.begin(&model));
+            _ = black_box((model.theta.len(), model.theta.is_empty(), model.theta.iter().count()));
             let decision_set: &[Action<D>] = black_box(&[]);
-            _ = black_box(agent.select(decision_set));
-            _ = black_box(agent.select(decision_set.iter().map(project)));
-            _ = black_box(agent.select_random_ties(decision_set, &mut rng));
-            for action in decision_set {
-                _ = black_box(agent.score(action));
-                _ = black_box(agent.record(action, black_box(0.5)));
-            }
+            call_selection(&mut agent, decision_set, &mut rng);
+            call_selection(&mut agent, black_box::<&[[f32; D]]>(&[]), &mut rng);
             let summary = agent.finish();
             for value in summary.gram().chain(*summary.feature_sum()) {
                 _ = black_box(value);
             }
-            _ = black_box((summary.episode(), summary.steps()));
+            _ = black_box((summary.episode(), summary.steps(), summary.reward_sum()));
             _ = black_box((agent.episode(), agent.episode_len(), agent.steps(), agent.rewards(), agent.theta()));
             _ = black_box(agent.save(black_box(&mut saved)));
             if let Ok(restored) = Agent::restore(black_box(&saved)) {
@@ -78,57 +69,70 @@ fn main() -> ! {
     loop {}
 }
 
-/// Calls the API of plain frames, COBS and the session.
+/// Calls the API of selecting and recording, for arrays or vectors.
+fn call_selection<A: AsAction<D>>(agent: &mut Agent<D>, decision_set: &[A], rng: &mut Pcg32) {
+    _ = black_box(agent.select(decision_set));
+    _ = black_box(agent.select(decision_set.iter().map(project)));
+    _ = black_box(agent.select_random_ties(decision_set, rng));
+    for action in decision_set {
+        _ = black_box(action.as_action());
+        _ = black_box(agent.score(action));
+        _ = black_box(agent.record(action, black_box(0.5)));
+    }
+}
+
+/// Calls the API of identities, frames, COBS and the session. The blob is opaque, so with the feature `sealed` its frames may be
+/// plain or sealed.
 fn call_wire(agent: &mut Agent<D>, rng: &mut Pcg32) {
     const FRAME: usize = max_frame_len(D);
-    let Some(identity) = Identity::from_blob(black_box(&[0; 52])) else { return };
-    _ = black_box(identity.to_blob());
+    let identity = Identity::new(black_box(1), 2, D as u8, [0; 32]).with_constants(0.5, 1.0);
+    #[cfg(feature = "sealed")]
+    let identity = identity.with_sealed_frames();
+    let Ok(identity) = Identity::from_blob(black_box(&identity.to_blob())) else { return };
+    _ = black_box((identity.fleet(), identity.agent(), identity.dimension(), identity.is_sealed()));
+    _ = black_box((identity.noise(), identity.theta_norm()));
+    let received: &mut [u8] = black_box(&mut []);
+    _ = black_box((unverified_address(received), unverified_run(received), is_model(received)));
+    let mut device = black_box(Channel::device(identity.clone(), black_box(1)));
+    let mut controller = black_box(Channel::controller(identity.clone(), black_box(1)));
+    device.enter_run(black_box(7));
+    _ = black_box(device.run());
     let mut buffer = [0; FRAME];
-    let received: &[u8] = black_box(&[]);
-    _ = black_box(claimed_address(received));
-    _ = black_box(is_model(received));
-    if let Ok(message) = identity.decode(received) {
+    if let Ok(message) = device.decode(received) {
         let message: &Message<'_> = black_box(&message);
-        _ = black_box(identity.encode(message, black_box(&mut buffer)));
+        if let Message::Ack { fate, .. } = message {
+            _ = black_box(fate.counts());
+        }
+        _ = black_box(controller.encode(message, black_box(&mut buffer)));
     }
-    _ = black_box(identity.encode_summary(&agent.finish(), &mut buffer));
-    let mut channel = Channel::plain(identity.clone());
-    if let Ok(message) = channel.decode(black_box(&mut [0; FRAME])) {
-        _ = black_box(Channel::plain(identity.clone()).encode(&message, black_box(&mut buffer)));
-    }
-    _ = black_box(channel.encode_summary(&agent.finish(), black_box(&mut buffer)));
+    _ = black_box(device.encode_summary(&agent.finish(), black_box(&mut buffer)));
+    let mut encoded = [0; cobs::max_encoded_len(FRAME)];
+    _ = black_box(cobs::encode_into(black_box(&buffer), black_box(&mut encoded)));
     let mut decoder = cobs::Decoder::<FRAME>::new();
     for byte in cobs::encode(black_box(&buffer)) {
         _ = black_box(decoder.push(byte));
     }
     _ = black_box(decoder.dropped());
-    #[cfg(feature = "sealed")]
-    call_sealed(agent, rng, &identity);
-    call_session(Session::<FRAME, 2>::new(identity, black_box(1)), received, agent, rng);
-}
-
-fn call_session<const F: usize>(mut session: Session<F, 2>, received: &[u8], agent: &mut Agent<D>, rng: &mut Pcg32) {
-    let mut buffer = [0; F];
-    _ = black_box(session.handle(received, agent, black_box(5)));
-    _ = black_box(session.resume(received));
-    session.submit(&agent.finish(), black_box(5));
-    _ = black_box(session.poll(agent.episode(), black_box(7), rng, &mut buffer));
-    _ = black_box((session.wants_model(), session.lost(), session.newest(), session.unacknowledged().count()));
-}
-
-/// Calls the API of sealed frames and the session over them.
-#[cfg(feature = "sealed")]
-fn call_sealed(agent: &mut Agent<D>, rng: &mut Pcg32, identity: &Identity) {
-    use fedbandit_core::wire::max_sealed_frame_len;
-
-    const FRAME: usize = max_sealed_frame_len(D);
-    _ = black_box(Identity::from_sealed_blob(black_box(&identity.to_sealed_blob())));
-    let mut device = Channel::sealed_device(identity.clone(), black_box(1));
-    let mut controller = black_box(Channel::sealed_controller(identity.clone(), black_box(1)));
-    let (mut buffer, mut received) = ([0; FRAME], black_box([0; FRAME]));
-    if let Ok(message) = device.decode(black_box(&mut received)) {
-        _ = black_box(controller.encode(black_box(&message), black_box(&mut buffer)));
+    if let Ok(session) = Session::<D, FRAME, 2>::new(identity, black_box(1)) {
+        call_session(session, received, agent, rng);
     }
-    _ = black_box(device.encode_summary(&agent.finish(), black_box(&mut buffer)));
-    call_session(Session::<FRAME, 2>::sealed(identity.clone(), black_box(1)), black_box(&[]), agent, rng);
+}
+
+/// Calls the API of the session.
+fn call_session<const F: usize>(
+    mut session: Session<D, F, 2>,
+    received: &mut [u8],
+    agent: &mut Agent<D>,
+    rng: &mut Pcg32,
+) {
+    session.resume_run(black_box(7));
+    session.send_heartbeats(black_box(HEARTBEAT_INTERVAL));
+    _ = black_box(session.resume(received));
+    _ = black_box(session.handle(received, agent, black_box(5)));
+    session.submit(&agent.finish(), black_box(5));
+    session.link_up(black_box(6));
+    _ = black_box(session.poll_at());
+    _ = black_box(session.poll(black_box(7), rng));
+    _ = black_box((session.run(), session.wants_model(), session.dropped(), session.newest_unacknowledged()));
+    _ = black_box(session.unacknowledged().count());
 }

@@ -53,7 +53,7 @@ impl Device {
     pub fn connected(board: Board, elf: &Path, identity: &Identity, serial: SocketAddr) -> io::Result<Self> {
         let monitors = TcpListener::bind("127.0.0.1:0")?;
         // One file per line, because tests run at the same time.
-        let name = format!("identity-{}-{}-{}.bin", board.machine, identity.agent, serial.port());
+        let name = format!("identity-{}-{}-{}.bin", board.machine, identity.agent(), serial.port());
         let blob = repository().join("firmware-example/target").join(name);
         fs::write(&blob, identity.to_blob())?;
         let (flash_end, unused_serial_ports) = match board.machine {

@@ -15,7 +15,7 @@ use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
 use cortex_m_rt::entry;
 use cortex_m_semihosting::hprintln;
-use fedbandit_core::wire::{Identity, Message, max_frame_len};
+use fedbandit_core::wire::{Channel, Identity, Message, max_frame_len};
 use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -57,9 +57,10 @@ fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(calibration:
         core::array::from_fn(|_| if on_diagonal.next() == Some(true) { 2.0 * D as f32 } else { uniform() });
     let decision_set: [Action<D>; ARMS as usize] =
         core::array::from_fn(|_| project(&Action::from_fn(|_, _| uniform())));
-    let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 65_536, rewards: Rewards::Unbounded };
+    let prior = Prior::new(1.0, 1.0, 65_536, Rewards::Unbounded);
     let mut agent = Agent::<D>::new(&prior).unwrap();
-    let identity = Identity { run: 7, agent: 1, dimension: D as u8, key: [0x5a; 32] };
+    let identity = Identity::new(7, 1, D as u8, [0x5a; 32]);
+    let (mut device, mut controller) = (Channel::device(identity.clone(), 1), Channel::controller(identity, 1));
     let mut frame = [0; FRAME];
     hprintln!("{} state_bytes {}", D, size_of::<Agent<D>>());
 
@@ -75,17 +76,10 @@ fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(calibration:
     // The same calls for both reports: a second call site could change what the compiler inlines. Each report runs its own
     // episode, so that the stack includes the first record, which clears the sums.
     for report in [&instructions as &dyn Fn([&str; 2], u32, &mut dyn FnMut()), &stack] {
-        let model = Model {
-            episode: agent.episode(),
-            episode_len: prior.episode_len,
-            beta: 1.5,
-            rewards: prior.rewards,
-            theta: (&theta).into(),
-            design: (&design).into(),
-        };
-        let length = identity.encode(&Message::Model(model), &mut frame).unwrap();
+        let model = Model::new(agent.episode(), prior.episode_len, 1.5, prior.rewards, &theta, &design);
+        let length = controller.encode(&Message::Model(model), &mut frame).unwrap();
         report(["decode", "stack_decode"], 1, &mut || {
-            black_box(black_box(&identity).decode(black_box(&frame[..length])).unwrap());
+            black_box(black_box(&device).decode(black_box(&mut frame[..length])).unwrap());
         });
         report(["begin", "stack_begin"], 1, &mut || black_box(&mut agent).begin(black_box(&model)).unwrap());
         report(["select_per_arm", "stack_select"], ARMS, &mut || {
@@ -96,7 +90,7 @@ fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(calibration:
         });
         let summary = agent.finish();
         report(["encode", "stack_encode"], 1, &mut || {
-            black_box(black_box(&identity).encode_summary(black_box(&summary), black_box(&mut frame)).unwrap());
+            black_box(black_box(&mut device).encode_summary(black_box(&summary), black_box(&mut frame)).unwrap());
         });
     }
 }
