@@ -763,11 +763,12 @@ fn private_answers_do_not_depend_on_other_devices() {
 /// the device reports at once and waits for the deadline.
 #[test]
 fn episode_takes_one_summary_and_at_most_one_hello() {
-    let registry = registry_of(2);
+    let registry = Registry::new(1, RUN, 8).with_devices([1, 2]);
     let (mut store, options) = (Memory::default(), StartOptions { time_limit: 60_000, ..TIMING });
     let mut service = start(&mut store, &config(), &registry, &master(), options, 0).unwrap();
-    let mut agent = Agent::<2>::new(&Prior::new(1.0, 1.0, 8, Rewards::Unbounded)).unwrap();
-    let mut session = Session::<2, { max_frame_len(2) }, 4>::new(identity(1), 1).unwrap();
+    let mut agent = Agent::<8>::new(&Prior::new(1.0, 1.0, 8, Rewards::Unbounded)).unwrap();
+    let mut session =
+        Session::<8, { max_frame_len(8) }, 4>::new(registry.identity(&registry.devices[0], &master()), 1).unwrap();
     let mut rng = Pcg64::seed_from_u64(1);
     let mut traffic: BTreeMap<u8, (u32, usize)> = BTreeMap::new();
     for now in 0..180_000 {
@@ -786,7 +787,7 @@ fn episode_takes_one_summary_and_at_most_one_hello() {
             session.handle(&mut outgoing.frame, &mut agent, now).unwrap();
         }
         while !session.wants_model() {
-            agent.record(&[0.5, 0.5], 1.0).unwrap();
+            agent.record(&[0.25; 8], 1.0).unwrap();
             if agent.steps() == agent.episode_len() {
                 session.submit(&agent.finish(), now);
             }
@@ -796,7 +797,7 @@ fn episode_takes_one_summary_and_at_most_one_hello() {
     // Hellos: to learn the run, and to get the first model. Models of later episodes are pushed.
     assert_eq!(frames, [(0x01, 2), (0x03, 3), (0x81, 3), (0x82, 3), (0x84, 1)]);
     let bytes: usize = traffic.values().map(|(_, bytes)| bytes).sum();
-    assert_eq!(bytes, 2 * 44 + 3 * 64 + 3 * 64 + 3 * 44 + 44);
+    assert_eq!(bytes, 1_584, "as in docs/wire.md");
 }
 
 /// A repeated boot counter would repeat nonces.
