@@ -310,17 +310,19 @@ class Device:
         return min(self.next_heartbeat, self.next_send if pending else math.inf)
 
     def due_frame(self):
-        """Returns the frame to send now, if any: a summary, else a hello, else a heartbeat."""
+        """Returns the frame to send now, if any: a summary, a hello or a heartbeat. A hello takes a heartbeat's place while the device
+        waits for a model."""
         now = time.monotonic()
         if now < self.next_frame_at():
             return None
         self.next_heartbeat = now + HEARTBEAT_INTERVAL * random.uniform(0.5, 1)
-        if now < self.next_send or not (self.outbox or self.wants_model):
+        if now >= self.next_send and (self.outbox or self.wants_model):
+            self.next_send = now + 2**self.attempts * random.uniform(0.5, 1)
+            self.attempts = min(self.attempts + 1, 6)
+            if self.outbox:
+                return self.outbox[0][1]  # a repeated frame has the same bytes
+        elif self.outbox or not self.wants_model:
             return self.link.encode(HEARTBEAT, self.agent.last_model)
-        self.next_send = now + 2**self.attempts * random.uniform(0.5, 1)
-        self.attempts = min(self.attempts + 1, 6)
-        if self.outbox:
-            return self.outbox[0][1]  # a repeated frame has the same bytes
         self.challenge = secrets.randbits(32)
         return self.link.encode(HELLO, self.agent.last_model, struct.pack("<II", self.boot, self.challenge))
 

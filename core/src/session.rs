@@ -30,7 +30,12 @@ pub const HEARTBEAT_INTERVAL: u32 = 30_000;
 
 /// Link state of a device of dimension D, with room for W unacknowledged summaries in frames of up to F bytes.
 ///
-/// F must be at least [`max_frame_len`] of D; the compiler checks it.
+/// F must be at least [`max_frame_len`] of D; the compiler checks it:
+///
+/// ```compile_fail
+/// # use fedbandit_core::{session::Session, wire::Identity};
+/// let session = Session::<8, 200, 4>::new(Identity::new(1, 1, 8, [0; 32]), 1);
+/// ```
 pub struct Session<const D: usize, const F: usize, const W: usize> {
     channel: Channel,
     boot: u32,
@@ -133,10 +138,11 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
         Ok(())
     }
 
-    /// Sends a heartbeat whenever nothing else was sent for `interval` milliseconds, shortened at random by up to a half.
+    /// Sends a heartbeat whenever nothing else was sent for `interval` milliseconds, shortened at random by up to a half. While the
+    /// session waits for a model, it sends a hello instead, and so gets a model again that was lost on the way.
     ///
-    /// For connections that are closed when idle, with [`HEARTBEAT_INTERVAL`]. Off by default: a heartbeat would wake up a
-    /// sleeping device.
+    /// For devices that are always on, with [`HEARTBEAT_INTERVAL`], which keeps a connection open. Off by default: a heartbeat would
+    /// wake up a sleeping device.
     pub fn send_heartbeats(&mut self, interval: u32) {
         self.heartbeat = Some(interval);
     }
@@ -276,7 +282,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
         }
     }
 
-    /// Returns the frame that is due, if any: a summary, else a hello, else a heartbeat.
+    /// Returns the frame that is due, if any: a summary, a hello or a heartbeat.
     ///
     /// Call it at [`poll_at`](Self::poll_at). Calls in between return `None`. At most one frame is due at a time: after `Some`,
     /// calls with the same `now` return `None`, so it may be called in a loop until then.
@@ -288,9 +294,9 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
         if let Some(interval) = self.heartbeat {
             self.next_heartbeat = now.saturating_add(self.shortened(interval).into());
         }
-        let wants_model = self.wants_model && now >= self.next_send;
-        let summary_is_due = !self.outbox.is_empty() && now >= self.next_send;
-        if wants_model || summary_is_due {
+        let is_due = now >= self.next_send;
+        let summary_is_due = is_due && !self.outbox.is_empty();
+        if summary_is_due || is_due && self.wants_model {
             self.next_send = now.saturating_add(self.shortened(FIRST_RETRY << self.attempts).into());
             self.attempts = (self.attempts + 1).min(MAX_DOUBLINGS);
         }
@@ -298,7 +304,8 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
             return self.outbox.front().map(|(_, frame)| frame.as_slice());
         }
         let model = self.last_model;
-        let message = match wants_model {
+        // While the device waits for a model, a hello takes the heartbeat's place: a model that got lost is sent again.
+        let message = match self.wants_model && self.outbox.is_empty() {
             true => {
                 let challenge = rng.next_u32();
                 self.challenge = Some(challenge);

@@ -29,11 +29,8 @@ async fn run_device(mut stream: UnixStream, device: &mut dyn VirtualDevice) -> R
             stream.write_all(&cobs::encode(frame).collect::<Vec<u8>>()).await?;
         }
         let idle = std::time::Duration::from_millis(device.wake_at(5_000).saturating_sub(now));
-        if let Ok(byte) = timeout(idle, stream.read_u8()).await
-            && let Some(frame) = decoder.push(byte?)
-        {
-            device.handle(frame, now)?;
-        }
+        let Ok(byte) = timeout(idle, stream.read_u8()).await else { continue };
+        decoder.push(byte?).map(|frame| device.handle(frame, now)).transpose()?;
     }
     Ok(())
 }

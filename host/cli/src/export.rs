@@ -122,10 +122,11 @@ fn devices(directory: &RunDirectory) -> Result<(Value, Vec<Row>), Failure> {
             ("sealed", Cell::Flag(device.sealed)),
             ("revoked", Cell::Flag(device.revoked)),
             ("enrolled_at", Cell::Whole(device.enrolled_at)),
+            ("generation", Cell::Whole(Some(device.generation.into()))),
         ]
     };
-    let Registry { run, dimension, devices } = directory.expect_registry()?;
-    let head = json!({ "version": VERSION, "run": run, "config": { "dim": dimension } });
+    let Registry { fleet, run, dimension, devices, .. } = directory.expect_registry()?;
+    let head = json!({ "version": VERSION, "fleet": fleet, "run": run, "config": { "dim": dimension } });
     Ok((head, devices.into_iter().map(row).collect()))
 }
 

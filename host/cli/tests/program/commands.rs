@@ -259,9 +259,11 @@ fn exports_equal_the_store_in_both_formats() {
     let (head, devices) = devices.split_once('\n').unwrap();
     assert_eq!(serde_json::from_str::<Value>(head.strip_prefix("# ").unwrap()).unwrap()["config"]["dim"], 2);
     let lines: Vec<&str> = devices.lines().collect();
-    assert_eq!((lines[0], lines.len()), ("agent,sealed,revoked,enrolled_at", 4));
+    assert_eq!((lines[0], lines.len()), ("agent,sealed,revoked,enrolled_at,generation", 4));
     assert!(lines[2].starts_with("2,false,true,") && lines[3].starts_with("3,true,false,"), "{devices}");
-    assert!(lines[1].rsplit(',').next().unwrap().parse::<u64>().unwrap() > 1_700_000_000);
+    let [enrolled_at, generation] =
+        [3, 4].map(|column| lines[1].split(',').nth(column).unwrap().parse::<u64>().unwrap());
+    assert!(enrolled_at > 1_700_000_000 && generation == 0, "{devices}");
     drop(service);
 
     here.refuses("export --dir fleet --what messages", 2, "the run is private");
@@ -419,7 +421,13 @@ fn lost_files_are_reported_or_restored() {
     here.refuses("serve --config controller.toml", 65, "master.key: found 31 bytes, expected 32; restore the backup");
     fs::write(&blob, [0; 51]).unwrap();
     let device = "device --connect tcp://127.0.0.1:1 --identities fleet/devices --first 2";
-    here.refuses(device, 65, "agent-2.blob: not a device identity of 52 bytes; create it with fedbandit enroll");
+    here.refuses(
+        device,
+        65,
+        "agent-2.blob: not a device identity of 60 bytes, found 51; create the identity with fedbandit",
+    );
+    fs::write(&blob, [0; 60]).unwrap();
+    here.refuses(device, 65, "agent-2.blob: not a device identity; create the identity with fedbandit enroll");
     fs::write(&master, secret).unwrap();
     fs::remove_file(&registry).unwrap();
     fs::remove_file(&blob).unwrap();

@@ -401,7 +401,7 @@ impl Abuser {
     }
 
     fn publish_flood(&mut self) -> std::io::Result<()> {
-        let frame = encode(&self.identity, &Message::Heartbeat { episode: self.episode() });
+        let frame = encode(&self.identity, &Message::Heartbeat { model: self.episode() });
         self.publish(&vec![(format!("up/{}", self.identity.agent()), frame); 500])
     }
 

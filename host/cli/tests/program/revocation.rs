@@ -1,4 +1,4 @@
-//! A device that is revoked while the service runs.
+//! Devices that are revoked or get a new key while the service runs, and devices of another run.
 
 use std::fs;
 
@@ -36,4 +36,39 @@ fn running_service_drops_a_revoked_device() {
     assert!(!stored.iter().any(late), "a summary of the revoked device is stored");
     let log = fs::read_to_string(fleet.path().join("log")).unwrap();
     assert_eq!(log.matches("device revoked agent=2\n").count(), 1, "{log}");
+}
+
+#[test]
+fn running_service_accepts_a_new_key_and_drops_the_old_one() {
+    let fleet = Fleet::new("rekey", 1);
+    fleet.configure("");
+    let service = fleet.serve();
+    let file = fleet.path().join("fleet/devices/agent-1.blob");
+    let old = fs::read(&file).unwrap();
+    fleet.refuses("rekey --dir fleet 3", 2, "device 3 is not enrolled");
+    assert_eq!(fleet.stdout("rekey --dir fleet 1"), "device 1 has key generation 1\n");
+    assert_ne!(fs::read(&file).unwrap(), old);
+    // The device asks until the service has noticed the new key.
+    assert_eq!(fleet.devices(&service.devices[0], "--episodes 2").report()["acknowledged"], 2);
+    fs::write(&file, &old).unwrap();
+    let before = service.status()["dropped"]["tag"].as_u64();
+    let _stolen = fleet.devices(&service.devices[0], "--episodes 2");
+    service.wait_for(|status| status["dropped"]["tag"].as_u64() > before);
+}
+
+/// A service of run 2, with the master key and the devices of run 1: devices whose blobs are those of run 1 take part in run 2.
+#[test]
+fn devices_move_to_the_run_of_their_controller() {
+    let fleet = Fleet::new("next-run", 2);
+    fleet.configure("");
+    let service = fleet.serve();
+    assert_eq!(fleet.devices(&service.devices[0], "--count 2 --episodes 2").report()["acknowledged"], 4);
+    drop(service);
+    fs::remove_file(fleet.path().join("fleet/run.redb")).unwrap();
+    let registry = fleet.path().join("fleet/registry.json");
+    let text = fs::read_to_string(&registry).unwrap();
+    fs::write(&registry, text.replace("\"run\": 1", "\"run\": 2")).unwrap();
+    let service = fleet.serve();
+    assert_eq!(fleet.devices(&service.devices[0], "--count 2 --episodes 3").report()["acknowledged"], 6);
+    assert_eq!(service.status()["run"], 2);
 }
