@@ -25,7 +25,7 @@ fn regret(aggregator: impl Aggregator + Clone) -> Result<f32, Box<dyn std::error
         for (id, agent) in (0..).zip(&mut agents) {
             let corrupted = id < 6;
             for _ in 0..steps {
-                let actions: [Action<2>; 8] = std::array::from_fn(|_| project(&[uniform(), uniform()].into()));
+                let actions: [Action<2>; 8] = std::array::from_fn(|_| project(&[uniform(), uniform()]));
                 let expected = actions.map(|action| 0.6 * action[0] - 0.8 * action[1]);
                 let index = agent.select(&actions)?.index;
                 agent.record(&actions[index], expected[index] + uniform())?;

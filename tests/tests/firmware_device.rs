@@ -76,9 +76,7 @@ impl Stub {
     }
 
     fn channel(&self, run: u32) -> Channel {
-        let mut channel = Channel::controller(self.identity.clone(), 1);
-        channel.enter_run(run);
-        channel
+        Channel::controller(self.identity.clone(), 1, run)
     }
 
     fn encode(&self, message: &Message<'_>) -> Vec<u8> {
@@ -267,8 +265,7 @@ fn device_on_a_bad_line_loses_nothing() {
     stub.line.send_bytes(&[0]).unwrap();
     let mut damaged = good.clone();
     damaged[60] ^= 1;
-    let mut stranger = Channel::controller(Identity::new(FLEET, identity.agent(), D as u8, [9; 32]), 1);
-    stranger.enter_run(RUN);
+    let mut stranger = Channel::controller(Identity::new(FLEET, identity.agent(), D as u8, [9; 32]), 1, RUN);
     let foreign = encode(&mut stranger, &Message::Model(model.view()));
     let mut indefinite = OwnedModel::first(EPISODE_LEN);
     indefinite.design[0] = -1.0;

@@ -94,7 +94,7 @@ fn call_wire(agent: &mut Agent<D>, rng: &mut Pcg32) {
     let received: &mut [u8] = black_box(&mut []);
     _ = black_box((unverified_address(received), unverified_run(received), is_model(received)));
     let mut device = black_box(Channel::device(identity.clone(), black_box(1)));
-    let mut controller = black_box(Channel::controller(identity.clone(), black_box(1)));
+    let mut controller = black_box(Channel::controller(identity.clone(), black_box(1), black_box(1)));
     device.enter_run(black_box(7));
     _ = black_box(device.run());
     let mut buffer = [0; FRAME];

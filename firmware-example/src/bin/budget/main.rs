@@ -60,7 +60,7 @@ fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(calibration:
     let prior = Prior::new(1.0, 1.0, 65_536, Rewards::Unbounded);
     let mut agent = Agent::<D>::new(&prior).unwrap();
     let identity = Identity::new(7, 1, D as u8, [0x5a; 32]);
-    let (mut device, mut controller) = (Channel::device(identity.clone(), 1), Channel::controller(identity, 1));
+    let (mut device, mut controller) = (Channel::device(identity.clone(), 1), Channel::controller(identity, 1, 0));
     let mut frame = [0; FRAME];
     hprintln!("{} state_bytes {}", D, size_of::<Agent<D>>());
 
