@@ -5,7 +5,7 @@ use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::MasterKey;
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::{EnrolledDevice, Registry, StartOptions, inspect, start};
+use fedbandit::service::{Registry, StartOptions, inspect, start};
 use fedbandit_core::{Rewards, packed_len};
 use peak_alloc::PeakAlloc;
 
@@ -50,8 +50,7 @@ impl Store for Generated {
 
 #[test]
 fn restart_with_a_long_log_takes_little_memory() {
-    let device = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
-    let registry = Registry { run: 1, dimension: D as u8, devices: (1..=AGENTS).map(device).collect() };
+    let registry = Registry::new(1, 1, D as u8).with_devices(1..=AGENTS);
     let config = RunConfig {
         steps: 8 * EPISODES,
         episode_len: Some(8),

@@ -3,12 +3,14 @@
 //! The real service, store and device sessions run in one thread. Clock, network and disk are simulated and follow from a
 //! seed. Injected faults:
 //!
-//! - frames are lost, duplicated, delayed, reordered and damaged; devices are disconnected;
+//! - frames are lost, duplicated, delayed, reordered, damaged and, much later, replayed; devices are disconnected;
 //! - clocks jump; devices and service lose power, also during a commit or a start;
+//! - in some scenarios, the service of the next run replaces that of the first;
 //! - the disk fails, is full, or keeps only some unsynced writes;
 //! - fewer than half of the devices are hostile.
 //!
-//! After some time the faults stop; then the run must complete. The [`oracle`] checks every promise of the service.
+//! Devices start without knowing their run. After some time the faults stop; then the run must complete, and every honest
+//! device must be in it. The [`oracle`] checks every promise of the service.
 
 pub mod disk;
 pub mod oracle;
@@ -18,7 +20,7 @@ pub mod storage;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fedbandit_core::wire::max_sealed_frame_len;
+use fedbandit_core::wire::max_frame_len;
 
 use oracle::Violation;
 use scenario::Scenario;
@@ -26,7 +28,7 @@ use scenario::Scenario;
 /// Dimension of all scenarios.
 pub const D: usize = 2;
 /// Maximum length of a frame.
-pub const FRAME: usize = max_sealed_frame_len(D);
+pub const FRAME: usize = max_frame_len(D);
 
 /// Statistics of one or more scenarios.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +39,7 @@ pub struct Outcome {
     pub episodes: u64,
     /// Stored summaries.
     pub summaries: u64,
-    /// Checked acknowledgements and models.
+    /// Checked frames of the service.
     pub checked: u64,
     /// Starts of the service.
     pub starts: u64,
@@ -47,6 +49,12 @@ pub struct Outcome {
     pub disk_faults: u64,
     /// Frames lost, duplicated or damaged.
     pub frame_faults: u64,
+    /// Recorded frames that were replayed.
+    pub replays: u64,
+    /// Services that were replaced by that of the next run.
+    pub next_runs: u64,
+    /// Entries of devices into a run.
+    pub moves: u64,
     /// Frames of hostile devices.
     pub abuses: u64,
     /// Simulated seconds.
@@ -66,6 +74,9 @@ impl Outcome {
             restarts: self.restarts + other.restarts,
             disk_faults: self.disk_faults + other.disk_faults,
             frame_faults: self.frame_faults + other.frame_faults,
+            replays: self.replays + other.replays,
+            next_runs: self.next_runs + other.next_runs,
+            moves: self.moves + other.moves,
             abuses: self.abuses + other.abuses,
             seconds: self.seconds + other.seconds,
         }

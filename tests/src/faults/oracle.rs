@@ -1,16 +1,19 @@
 //! Reference model: a plain list of stored events, against which the service is checked.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::f64::consts::SQRT_2;
+use std::mem;
+use std::ops::RangeInclusive;
 
-use fedbandit::algorithm::Admission;
+use fedbandit::algorithm::{Admission, Fault};
 use fedbandit::privacy::Plan;
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::{AnyController, Outgoing, StateMachine};
 use fedbandit_core::packed_len;
-use fedbandit_core::wire::{Channel, Identity, Message, claimed_address};
+use fedbandit_core::wire::{Channel, Fate, HEADER_LEN, Identity, Message, unverified_address, unverified_run};
 
 use super::D;
 
@@ -20,12 +23,31 @@ pub type Violation = String;
 /// Values of a summary as bits: steps, sum of rewards, U packed, u.
 pub type Values = Vec<u32>;
 
-/// Reference model of a run. It knows all keys, all summaries that devices made, and all stored events.
+/// Agent, run, episode and values of a summary that a device made.
+pub type Made = (u32, u32, u32, Values);
+
+/// Length of the nonce of a sealed frame.
+const NONCE_LEN: usize = 12;
+
+/// Wait in milliseconds that devices are told after the end of a run.
+pub const WAIT_AFTER_END: u64 = 3_600_000;
+
+/// Reference model of a fleet and of its current run. It knows all keys, all summaries that devices made, all frames that the
+/// service received and all stored events.
 pub struct Oracle {
-    /// Decoders of the devices, by agent.
-    channels: BTreeMap<u32, Channel>,
-    /// All summaries made with the key of their agent, by agent and episode.
-    made: BTreeSet<(u32, u32, Values)>,
+    devices: BTreeMap<u32, Enrolled>,
+    /// All summaries made with the key of their agent.
+    made: BTreeSet<Made>,
+    /// Sealed frames of devices, by agent, run and nonce.
+    device_nonces: BTreeMap<(u32, u32, Vec<u8>), Vec<u8>>,
+    /// Agents, runs and nonces of the service's sealed frames. One pair of agent and run has one key, in all services.
+    nonces: BTreeSet<(u32, u32, Vec<u8>)>,
+    /// Agents, runs and episodes of the summaries that count.
+    counting: BTreeSet<(u32, u32, u32)>,
+    /// Number of checked frames.
+    pub checked: u64,
+    /// Number of releases and of summaries in earlier runs.
+    earlier: (usize, usize),
     /// Events that the store has committed, in order.
     stored: Vec<Vec<u8>>,
     /// Events of a commit that failed.
@@ -44,19 +66,57 @@ pub struct Oracle {
     released_sums: Vec<Vec<f64>>,
     /// V̂_i and v̂_i as bits, by episode of their release.
     noisy: BTreeMap<u32, Vec<u64>>,
-    nonces: BTreeSet<(u32, Vec<u8>)>,
+    /// Answers that the service owes.
+    owed: Vec<Owed>,
+    /// Agents that a new release may still be sent to without a request.
+    pushed: BTreeSet<u32>,
+    /// Clock of the service.
+    pub clock: u64,
+    /// Deadline of the running episode, and before it those of episodes that ended at this time.
+    deadlines: Vec<u64>,
     terms: RunTerms,
     violation: Option<Violation>,
-    /// Number of checked frames.
-    pub checked: u64,
 }
 
-/// ServiceConfig of a run.
+/// Device of the fleet.
+struct Enrolled {
+    is_revoked: bool,
+    /// Decodes the service's frames.
+    device: Channel,
+    /// Decodes the device's frames.
+    controller: Channel,
+}
+
+/// Answer to a frame of an agent in a run.
+#[derive(Debug, PartialEq)]
+struct Owed {
+    agent: u32,
+    run: u32,
+    answer: Answer,
+}
+
+#[derive(Debug, PartialEq)]
+enum Answer {
+    /// The model of an episode.
+    Model(u32),
+    /// A wait with a challenge.
+    Wait(u32),
+    /// The number of the run, with a challenge.
+    NextRun(u32),
+    /// The fate of the summary of an episode.
+    Ack(u32, Fate),
+}
+
+/// Terms of a run.
 pub struct RunTerms {
+    /// Number of the run.
+    pub run: u32,
     /// Agents by row.
     pub agents: Vec<u32>,
     /// Window W.
     pub window: u32,
+    /// Longest duration of an episode in milliseconds.
+    pub time_limit: u64,
     /// Number of episodes K.
     pub episodes: u32,
     /// Admission check.
@@ -66,16 +126,22 @@ pub struct RunTerms {
 }
 
 impl Oracle {
-    /// Creates the model of a run. Devices are given with their mode: true if sealed.
+    /// Creates the model of a fleet and its first run. Devices are given with a flag that is true if they are revoked.
     pub fn new(terms: RunTerms, devices: impl IntoIterator<Item = (Identity, bool)>) -> Self {
-        let channel = |(identity, sealed): (Identity, bool)| {
-            let agent = identity.agent;
-            (agent, if sealed { Channel::sealed_device(identity, 0) } else { Channel::plain(identity) })
+        let enrolled = |(identity, is_revoked): (Identity, bool)| {
+            let agent = identity.agent();
+            let (device, controller) = (Channel::device(identity.clone(), 0), Channel::controller(identity, 0, 0));
+            (agent, Enrolled { is_revoked, device, controller })
         };
         let rows = vec![vec![0.0; packed_len(D) + D]; terms.agents.len()];
         Self {
-            channels: devices.into_iter().map(channel).collect(),
+            devices: devices.into_iter().map(enrolled).collect(),
             made: BTreeSet::new(),
+            device_nonces: BTreeMap::new(),
+            nonces: BTreeSet::new(),
+            counting: BTreeSet::new(),
+            checked: 0,
+            earlier: (0, 0),
             stored: Vec::new(),
             in_flight: Vec::new(),
             values: BTreeMap::new(),
@@ -86,16 +152,114 @@ impl Oracle {
             released_sums: rows.clone(),
             sums: rows,
             noisy: BTreeMap::new(),
-            nonces: BTreeSet::new(),
+            owed: Vec::new(),
+            pushed: BTreeSet::new(),
+            clock: 0,
+            deadlines: Vec::new(),
             terms,
             violation: None,
-            checked: 0,
         }
     }
 
+    /// Begins another run of the same devices, with an empty store.
+    pub fn next_run(&mut self, terms: RunTerms) {
+        let earlier = self.counts();
+        let last = mem::replace(self, Self::new(terms, []));
+        (self.devices, self.made, self.counting) = (last.devices, last.made, last.counting);
+        (self.device_nonces, self.nonces) = (last.device_nonces, last.nonces);
+        (self.checked, self.earlier) = (last.checked, earlier);
+    }
+
+    /// Records a start of the service: what the previous one owed is lost.
+    pub fn started(&mut self) {
+        self.owed.clear();
+        self.pushed.clear();
+        (self.clock, self.deadlines) = (0, vec![self.terms.time_limit]);
+    }
+
     /// Records a summary that was made with the key of its agent.
-    pub fn made(&mut self, agent: u32, episode: u32, values: Values) {
-        self.made.insert((agent, episode, values));
+    pub fn made(&mut self, made: Made) {
+        self.made.insert(made);
+    }
+
+    /// Checks a frame of an honest device: a nonce is used again only for the same bytes.
+    pub fn sent_by_device(&mut self, agent: u32, frame: &[u8]) -> Result<(), Violation> {
+        let Some((run, nonce)) = sealed_nonce(frame) else { return Ok(()) };
+        match self.device_nonces.insert((agent, run, nonce), frame.to_vec()) {
+            Some(earlier) if earlier != frame => Err(format!("device {agent} uses a nonce twice in run {run}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records a frame that the service is about to handle, and the answer that it owes.
+    pub fn received(&mut self, frame: &[u8]) {
+        let Some(((_, agent), run)) = unverified_address(frame).zip(unverified_run(frame)) else { return };
+        let Some(device) = self.devices.get_mut(&agent).filter(|device| !device.is_revoked) else { return };
+        device.controller.enter_run(run);
+        let mut frame = frame.to_vec();
+        let Ok(message) = device.controller.decode(&mut frame) else { return };
+        let newest = self.releases.len() as u32;
+        let answer = match message {
+            Message::Hello { challenge, .. } if run != self.terms.run => Answer::NextRun(challenge),
+            Message::Hello { challenge, .. } if self.is_over => Answer::Wait(challenge),
+            // Before its first release, the service does not answer.
+            Message::Hello { .. } if newest == 0 => return,
+            Message::Hello { model, challenge, .. } => match model.cmp(&newest) {
+                Ordering::Less => Answer::Model(newest),
+                Ordering::Equal => Answer::Wait(challenge),
+                // Only a hostile device claims a model that does not exist yet.
+                Ordering::Greater => Answer::NextRun(challenge),
+            },
+            Message::Summary(summary) if run != self.terms.run => Answer::Ack(summary.episode, Fate::WrongRun),
+            Message::Summary(summary) => {
+                let episode = summary.episode;
+                let is_open = !self.is_over && episode > 0 && self.window().contains(&episode);
+                let is_stored = self.summaries.contains(&(agent, episode));
+                let fate = match () {
+                    () if summary.feature_sum.len() != D => Fate::WrongDimension,
+                    () if !is_open && !is_stored => Fate::WrongEpisode,
+                    () => self.fate(summary.gram.iter(), summary.feature_sum.iter()),
+                };
+                // Of several that arrive before the first is stored, only the first is answered.
+                let is_pending = |owed: &Owed| match owed.answer {
+                    Answer::Ack(other, fate) => owed.agent == agent && other == episode && needs_storage(fate),
+                    _ => false,
+                };
+                if !is_stored && needs_storage(fate) && self.owed.iter().any(is_pending) {
+                    return;
+                }
+                Answer::Ack(episode, fate)
+            }
+            _ => return,
+        };
+        self.owed.push(Owed { agent, run, answer });
+    }
+
+    /// Returns the episodes whose summaries are accepted.
+    fn window(&self) -> RangeInclusive<u32> {
+        let running = self.releases.len() as u32;
+        running.saturating_sub(self.terms.window)..=running
+    }
+
+    /// Returns the fate of a summary with this content.
+    fn fate(&self, gram: impl Iterator<Item = f32>, feature_sum: impl Iterator<Item = f32>) -> Fate {
+        let [gram, feature_sum]: [Vec<f64>; 2] = [gram.map(f64::from).collect(), feature_sum.map(f64::from).collect()];
+        match self.terms.admission.check(&gram, &feature_sum) {
+            Ok(()) => Fate::Counts,
+            Err(Fault::NonFinite) => Fate::NotFinite,
+            Err(Fault::Norm) => Fate::Norm,
+            Err(Fault::NotPositiveSemidefinite) => Fate::NotPositiveSemidefinite,
+            Err(Fault::Inconsistent) => Fate::Inconsistent,
+            Err(fault) => unreachable!("{fault} of a packed matrix of dimension D"),
+        }
+    }
+
+    /// Checks that a summary counts, which its device was told in a run.
+    pub fn check_counting(&self, agent: u32, run: u32, episode: u32) -> Result<(), Violation> {
+        match self.counting.contains(&(agent, run, episode)) {
+            true => Ok(()),
+            false => Err(format!("device {agent} is told that episode {episode} of run {run} counts")),
+        }
     }
 
     /// Records a commit.
@@ -117,19 +281,18 @@ impl Oracle {
             Event::Summary(summary) => {
                 let SummaryEvent { episode, steps, reward_sum, ref gram, ref feature_sum, .. } = summary;
                 let agent = summary.agent.0;
-                let running = self.releases.len() as u32;
-                if !(running.saturating_sub(self.terms.window)..=running).contains(&episode) || episode == 0 {
-                    return Err(format!("a summary of episode {episode} is stored in episode {running}"));
+                if !self.window().contains(&episode) || episode == 0 {
+                    return Err(format!("a summary of episode {episode} is stored in episode {}", self.releases.len()));
                 }
                 if !self.summaries.insert((agent, episode)) {
                     return Err(format!("two summaries of agent {agent}, episode {episode}, are stored"));
                 }
                 let values = gram.iter().chain(feature_sum).map(|value| value.to_bits());
                 let bits = [steps, reward_sum.to_bits()].into_iter().chain(values);
-                if !self.made.contains(&(agent, episode, bits.collect())) {
+                if !self.made.contains(&(agent, self.terms.run, episode, bits.collect())) {
                     return Err(format!("agent {agent} did not make its stored summary of episode {episode}"));
                 }
-                self.add(agent, gram, feature_sum);
+                self.add(agent, episode, gram, feature_sum);
             }
             Event::Model(release) => {
                 if release.episode != self.releases.len() as u32 + 1 {
@@ -137,6 +300,8 @@ impl Oracle {
                 }
                 self.releases.push(release);
                 self.released_sums.clone_from(&self.sums);
+                self.pushed = self.devices.keys().copied().collect();
+                self.deadlines.push(self.clock + self.terms.time_limit);
             }
             Event::End => {
                 if self.releases.len() as u32 != self.terms.episodes {
@@ -152,15 +317,15 @@ impl Oracle {
         Ok(())
     }
 
-    fn add(&mut self, agent: u32, gram: &[f32], feature_sum: &[f32]) {
-        let [gram, feature_sum] =
-            [gram, feature_sum].map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
+    fn add(&mut self, agent: u32, episode: u32, gram: &[f32], feature_sum: &[f32]) {
         let row = self.terms.agents.iter().position(|known| *known == agent);
-        let (Some(row), Ok(())) = (row, self.terms.admission.check(&gram, &feature_sum)) else { return };
+        let fate = self.fate(gram.iter().copied(), feature_sum.iter().copied());
+        let (Some(row), Fate::Counts) = (row, fate) else { return };
+        self.counting.insert((agent, self.terms.run, episode));
         let diagonal = (0..D).flat_map(|i| (i..D).map(move |j| i == j));
         let scales = diagonal.map(|on| if on { 1.0 } else { SQRT_2 }).chain([1.0; D]);
-        for ((sum, value), scale) in self.sums[row].iter_mut().zip(gram.into_iter().chain(feature_sum)).zip(scales) {
-            *sum += value * scale;
+        for ((sum, value), scale) in self.sums[row].iter_mut().zip(gram.iter().chain(feature_sum)).zip(scales) {
+            *sum += f64::from(*value) * scale;
         }
     }
 
@@ -173,30 +338,86 @@ impl Oracle {
     pub fn sent(&mut self, outgoing: &Outgoing) -> Result<(), Violation> {
         self.verdict()?;
         let mut frame = outgoing.frame.clone();
-        let (_, agent) = claimed_address(&frame).ok_or("a frame has no address")?;
-        let channel = self.channels.get(&agent).ok_or("a frame is for an unknown agent")?;
-        let sealed = frame[0] & 0x80 != 0;
-        if sealed && !self.nonces.insert((agent, frame[16..28].to_vec())) {
-            return Err(format!("a nonce for agent {agent} is used twice"));
+        let address = unverified_address(&frame).zip(unverified_run(&frame));
+        let ((_, agent), run) = address.ok_or("a frame has no address")?;
+        if let Some((run, nonce)) = sealed_nonce(&frame)
+            && !self.nonces.insert((agent, run, nonce))
+        {
+            return Err(format!("a nonce for agent {agent} is used twice in run {run}"));
         }
-        let message = channel.decode(&mut frame);
+        let device = self.devices.get_mut(&agent).ok_or("a frame is for an unknown agent")?;
+        device.device.enter_run(run);
+        let message = device.device.decode(&mut frame).map_err(|error| format!("agent {agent} is sent {error}"))?;
         self.checked += 1;
-        match message {
-            Ok(Message::Ack { episode }) if !self.summaries.contains(&(agent, episode)) => {
-                Err(format!("agent {agent}, episode {episode}, is acknowledged before it is stored"))
+        let answer = match message {
+            Message::Model(model) => {
+                self.check_release(&ModelEvent::of(&model))?;
+                Answer::Model(model.episode)
             }
-            Ok(Message::Model(model)) => {
-                let stored = self.releases.get((model.episode as usize).wrapping_sub(1));
-                match stored {
-                    None => Err(format!("the model of episode {} is sent before it is stored", model.episode)),
-                    Some(stored) if !same(stored, &ModelEvent::of(&model)) => {
-                        Err(format!("the model of episode {} differs from the stored one", model.episode))
-                    }
-                    Some(_) => Ok(()),
+            Message::Wait { challenge, wait } => {
+                self.check_wait(wait)?;
+                Answer::Wait(challenge)
+            }
+            Message::NextRun { challenge, run: next } => {
+                if next != self.terms.run {
+                    return Err(format!("agent {agent} is sent to run {next}"));
                 }
+                Answer::NextRun(challenge)
             }
-            Ok(Message::Ack { .. } | Message::Nack { .. }) => Ok(()),
-            other => Err(format!("agent {agent} is sent {other:?}")),
+            Message::Ack { episode, fate, wait } => {
+                if needs_storage(fate) && !self.summaries.contains(&(agent, episode)) {
+                    return Err(format!("agent {agent}, episode {episode}, is acknowledged before it is stored"));
+                }
+                match fate {
+                    Fate::WrongRun if wait == 0 => {}
+                    _ => self.check_wait(wait)?,
+                }
+                Answer::Ack(episode, fate)
+            }
+            other => return Err(format!("agent {agent} is sent {other:?}")),
+        };
+        let owed = Owed { agent, run, answer };
+        if let Some(place) = self.owed.iter().position(|other| *other == owed) {
+            self.owed.remove(place);
+            return Ok(());
+        }
+        // A new release is sent to all connected devices.
+        let is_push = run == self.terms.run && owed.answer == Answer::Model(self.releases.len() as u32);
+        if is_push && self.pushed.remove(&agent) {
+            return Ok(());
+        }
+        Err(format!("{:?} is sent to agent {agent} in run {run}, which is owed {:?}", owed.answer, self.owed))
+    }
+
+    fn check_release(&self, model: &ModelEvent) -> Result<(), Violation> {
+        match self.releases.get((model.episode as usize).wrapping_sub(1)) {
+            None => Err(format!("the model of episode {} is sent before it is stored", model.episode)),
+            Some(stored) if !same(stored, model) => {
+                Err(format!("the model of episode {} differs from the stored one", model.episode))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Checks the wait that a device is told: the time until the deadline, or an hour once the run is over.
+    fn check_wait(&self, wait: u32) -> Result<(), Violation> {
+        let end = self.is_over.then_some(WAIT_AFTER_END);
+        let waits = self.deadlines.iter().map(|deadline| deadline.saturating_sub(self.clock)).chain(end);
+        match waits.clone().any(|expected| expected == u64::from(wait)) {
+            true => Ok(()),
+            false => Err(format!("a device is told to wait {wait} ms, not {:?}", waits.collect::<Vec<_>>())),
+        }
+    }
+
+    /// Checks, once the service has nothing left to send, that it owes no answer.
+    pub fn answered(&mut self) -> Result<(), Violation> {
+        self.pushed.clear();
+        // After the end there is no deadline.
+        let outdated = self.deadlines.len() - usize::from(!self.is_over && !self.deadlines.is_empty());
+        self.deadlines.drain(..outdated);
+        match self.owed.first() {
+            None => Ok(()),
+            Some(owed) => Err(format!("the service sends nothing, and owes {owed:?}")),
         }
     }
 
@@ -211,7 +432,7 @@ impl Oracle {
             }
         }
         // The disk was read without a fault: a difference is an error of the store.
-        let in_flight = std::mem::take(&mut self.in_flight);
+        let in_flight = mem::take(&mut self.in_flight);
         let (kept, more) = found.split_at(self.stored.len().min(found.len()));
         if kept != self.stored || !(more.is_empty() || more == in_flight) {
             let (there, promised) = (found.len(), self.stored.len());
@@ -321,10 +542,31 @@ impl Oracle {
         Ok(memory)
     }
 
-    /// Returns the number of releases and of summaries.
+    /// Returns the number of releases and of summaries in all runs.
     pub fn counts(&self) -> (usize, usize) {
-        (self.releases.len(), self.summaries.len())
+        (self.earlier.0 + self.releases.len(), self.earlier.1 + self.summaries.len())
     }
+
+    /// Returns the number of the last episode that began in this run.
+    pub fn episode(&self) -> u32 {
+        self.releases.len() as u32
+    }
+
+    /// Returns true if the end of the run is committed.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+}
+
+/// Returns true if a summary with this fate is stored before it is acknowledged.
+fn needs_storage(fate: Fate) -> bool {
+    !matches!(fate, Fate::WrongEpisode | Fate::WrongDimension | Fate::WrongRun)
+}
+
+/// Returns the run and the nonce of a sealed frame.
+fn sealed_nonce(frame: &[u8]) -> Option<(u32, Vec<u8>)> {
+    let nonce = frame.get(HEADER_LEN..HEADER_LEN + NONCE_LEN).filter(|_| frame[0] & 0x80 != 0)?;
+    Some((unverified_run(frame)?, nonce.to_vec()))
 }
 
 /// Returns true if two releases have the same bits.

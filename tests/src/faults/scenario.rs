@@ -13,20 +13,26 @@ use fedbandit::service::store::file::File;
 use fedbandit::service::worker::commit_and_tick;
 use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit::service::{Link, StateMachine};
+use fedbandit_core::session::Event;
 use fedbandit_core::wire::cobs;
 
 use super::disk::{Disk, DiskFault, Tail};
-use super::oracle::{Oracle, RunTerms, Violation, Watched};
+use super::oracle::{Oracle, RunTerms, Violation, WAIT_AFTER_END, Watched};
 use super::simulated_device::{Device, Role};
 use super::{D, FRAME, Outcome};
 use crate::harness::test_rng::TestRng;
 
+/// Number of the fleet.
+const FLEET: u32 = 3;
 /// Steps of an episode.
 const EPISODE_LEN: u32 = 4;
 /// Resolution of the simulated clock, in milliseconds.
 const STEP: u64 = 20;
-/// Simulated time after the last fault by which the run must complete: an hour. Devices retry at least every minute.
+/// Simulated time after the last fault by which the run must complete: an hour. During a run, devices retry at least every
+/// minute.
 const RECOVERY_LIMIT: u64 = 3_600_000;
+/// Number of recorded frames that the network may replay.
+const RECORDED: usize = 64;
 /// Stored noise key of private runs, the same for all. Runs differ by their number.
 const NOISE_KEY: &str = "4bfa4ba3fac43910da9491d8bc8f79e7a2c185c44346315345e3c5da5f1c9526\
                          93970254d7b48f8302883feb43098f42837800c1d9dee254c2cbaf8d7e951706";
@@ -37,6 +43,8 @@ struct Rates {
     lost: u64,
     duplicated: u64,
     damaged: u64,
+    /// A recorded frame is sent again, at any time later.
+    replayed: u64,
     /// Maximum delay of a frame, in milliseconds.
     delay: u64,
     cut_off: u64,
@@ -56,6 +64,7 @@ impl Rates {
             lost: up_to(300),
             duplicated: up_to(200),
             damaged: up_to(100),
+            replayed: up_to(40),
             delay: up_to(4_000),
             cut_off: up_to(3),
             reconnect: up_to(5),
@@ -74,6 +83,10 @@ pub(super) struct Scenario {
     now: u64,
     /// Time of the last fault.
     quiet_from: u64,
+    /// Time by which the run must complete.
+    limit: u64,
+    /// Time at which the service of the next run replaces this one.
+    next_run_at: Option<u64>,
     config: RunConfig,
     registry: Registry,
     master: MasterKey,
@@ -90,6 +103,8 @@ pub(super) struct Scenario {
     /// Packets in flight, by time of arrival.
     in_flight: BTreeMap<(u64, u64), Packet>,
     sent: u64,
+    /// Recorded frames, each with its device and direction.
+    recorded: Vec<(usize, bool, Vec<u8>)>,
     trace: Trace,
     outcome: Outcome,
 }
@@ -102,6 +117,12 @@ struct Controller {
     ahead: u64,
     /// Frame decoders by link.
     decoders: BTreeMap<Link, cobs::Decoder<FRAME>>,
+}
+
+impl Controller {
+    fn clock(&self, now: u64) -> u64 {
+        now - self.started + self.ahead
+    }
 }
 
 struct Packet {
@@ -134,41 +155,40 @@ impl Scenario {
     pub(super) fn new(seed: u64, verbose: bool) -> Result<Self, Violation> {
         let mut rng = TestRng::new(seed, 0);
         let agents = rng.within(3, 9) as u32;
-        let run = (seed & 0xffff_ffff) as u32;
+        let run = (seed & 0x7fff_ffff).max(1) as u32;
         let master = MasterKey::from_bytes(&[7; 32]).ok_or("invalid master key")?;
         let hostile = rng.below(u64::from(agents).div_ceil(2)) as u32;
-        let devices: Vec<Device> = (1..=agents)
-            .map(|agent| {
-                let role = match agent {
-                    _ if agent <= hostile => Role::Hostile,
-                    _ if rng.per_mille(80) => Role::Revoked,
-                    _ if rng.per_mille(300) => Role::Forgetful,
-                    _ => Role::Durable,
-                };
-                let identity = master.identity(run, agent, D as u8);
-                Device::new(identity, rng.per_mille(400), role, TestRng::new(seed, u64::from(agent)), 0)
-            })
-            .collect();
-        let enrolled = |device: &Device| EnrolledDevice {
-            agent: device.identity.agent,
-            revoked: device.role == Role::Revoked,
-            sealed: device.sealed,
-            enrolled_at: None,
-        };
-        let registry = Registry { run, dimension: D as u8, devices: devices.iter().map(enrolled).collect() };
+        let mut registry = Registry::new(FLEET, run, D as u8);
+        let mut devices = Vec::new();
+        for agent in 1..=agents {
+            let role = match agent {
+                _ if agent <= hostile => Role::Hostile,
+                _ if rng.per_mille(80) => Role::Revoked,
+                _ if rng.per_mille(300) => Role::Forgetful,
+                _ => Role::Durable,
+            };
+            let (sealed, revoked) = (rng.per_mille(400), role == Role::Revoked);
+            let enrolled = EnrolledDevice { sealed, revoked, ..EnrolledDevice::new(agent) };
+            devices.push(Device::new(&registry, &master, &enrolled, role, TestRng::new(seed, u64::from(agent))));
+            registry.devices.push(enrolled);
+        }
         let timing =
             StartOptions { time_limit: rng.within(1, 8) * 1_000, window: rng.below(4) as u32, unix_seconds: 1_000_000 };
         let episodes = rng.within(3, 24) as u32;
         let config = config(&mut rng, episodes);
         let terms = terms(&config, &registry, timing)?;
-        let oracle = Oracle::new(terms, devices.iter().map(|device| (device.identity.clone(), device.sealed)));
+        let identities = registry.devices.iter().map(|device| (registry.identity(device, &master), device.revoked));
+        let oracle = Oracle::new(terms, identities);
         let disk = Disk::with_store();
         let quiet_from = u64::from(episodes) * timing.time_limit * rng.within(3, 9) / 10;
+        let next_run_at = rng.per_mille(400).then(|| rng.below(2 * quiet_from));
         let mut scenario = Self {
             rates: Rates::draw(&mut rng),
             rng,
             now: 0,
             quiet_from,
+            limit: quiet_from.max(next_run_at.unwrap_or(0)) + RECOVERY_LIMIT,
+            next_run_at,
             config,
             registry,
             master,
@@ -182,12 +202,14 @@ impl Scenario {
             next_link: 1,
             in_flight: BTreeMap::new(),
             sent: 0,
+            recorded: Vec::new(),
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, verbose },
             outcome: Outcome::default(),
         };
         scenario.store_key()?;
         if verbose {
             println!("{agents} agents, {hostile} hostile, {episodes} episodes, {:?}", scenario.timing);
+            println!("faults until {quiet_from}, next run at {next_run_at:?}");
             println!(
                 "{:?}, private: {}, {:?}",
                 scenario.config.aggregator,
@@ -210,19 +232,21 @@ impl Scenario {
     }
 
     pub(super) fn run(mut self) -> Result<Outcome, Violation> {
-        let limit = self.quiet_from + RECOVERY_LIMIT;
         while !self.is_done() {
-            if self.now > limit {
+            if self.now > self.limit {
                 return Err("the run does not complete after the last fault".into());
             }
-            self.now += STEP;
+            self.now = self.next_time();
+            if self.next_run_at.is_some_and(|at| self.now >= at) {
+                self.begin_next_run()?;
+            }
             if self.now >= self.quiet_from {
                 self.disk.clear_faults();
             } else {
                 self.inject_faults();
             }
-            self.run_devices();
-            self.deliver();
+            self.run_devices()?;
+            self.deliver()?;
             self.serve()?;
         }
         self.replay()?;
@@ -235,11 +259,44 @@ impl Scenario {
         Ok(self.outcome)
     }
 
-    /// Returns true if all episodes are closed, and every honest device has an answer to each of its summaries.
+    /// Returns the time of the next step. Once the run is over, it is the time of the next event.
+    fn next_time(&self) -> u64 {
+        let soon = self.now + STEP;
+        if self.now < self.quiet_from || !self.is_over() {
+            return soon;
+        }
+        let arrival = self.in_flight.keys().next().map(|(at, _)| *at);
+        let wakes = self.devices.iter().map(|device| device.wake_at(self.now, self.timing.time_limit));
+        wakes.chain(arrival).chain(self.next_run_at).min().map_or(soon, |at| at.max(soon))
+    }
+
+    fn is_over(&self) -> bool {
+        self.controller.as_ref().is_some_and(|controller| controller.service.is_finished())
+    }
+
+    /// Returns true if all episodes are closed, and every honest device is in this run and has an answer to each of its
+    /// summaries.
     fn is_done(&self) -> bool {
-        let honest = |device: &&Device| matches!(device.role, Role::Durable | Role::Forgetful);
-        let over = self.controller.as_ref().is_some_and(|controller| controller.service.is_finished());
-        over && self.now >= self.quiet_from && self.devices.iter().filter(honest).all(Device::is_drained)
+        let is_settled = |device: &Device| device.is_drained() && device.run() == self.registry.run;
+        let is_last = self.next_run_at.is_none() && self.now >= self.quiet_from;
+        is_last && self.is_over() && self.devices.iter().filter(|device| device.is_honest()).all(is_settled)
+    }
+
+    /// Replaces the service by that of the next run: a new store, the same devices and keys. Devices have to find out.
+    fn begin_next_run(&mut self) -> Result<(), Violation> {
+        self.trace.note(self.now, || "the next run begins".into(), &[]);
+        self.outcome.next_runs += 1;
+        (self.next_run_at, self.controller) = (None, None);
+        if self.oracle.is_over() {
+            // Devices ask again after the wait, up to 1/16 of it and a second.
+            self.limit += WAIT_AFTER_END + WAIT_AFTER_END / 16 + 1_000;
+        }
+        self.registry.run += 1;
+        let terms = terms(&self.config, &self.registry, self.timing)?;
+        self.oracle.next_run(terms);
+        self.disk = Disk::with_store();
+        self.start_at = self.now + self.rng.below(4_000);
+        self.store_key()
     }
 
     /// Replays the stored events into a new service, which must have the same state, noise included.
@@ -282,6 +339,11 @@ impl Scenario {
                 self.devices[index].ahead += self.rng.below(120_000);
             }
         }
+        if self.rng.per_mille(self.rates.replayed) && !self.recorded.is_empty() {
+            let (device, up, bytes) = self.rng.pick(&self.recorded).clone();
+            self.outcome.replays += 1;
+            self.transmit(device, up, bytes);
+        }
         if self.rng.per_mille(self.rates.disk) {
             let fault = *self.rng.pick(&[DiskFault::PowerCut, DiskFault::Error, DiskFault::Full]);
             self.disk.inject(self.rng.below(60), fault);
@@ -316,16 +378,22 @@ impl Scenario {
             controller.decoders.remove(&link);
         }
         self.links[index].0 = Link(self.next_link);
-        self.devices[index].decoder = cobs::Decoder::new();
+        self.devices[index].connect(self.now);
         self.next_link += 1;
     }
 
     // --- network ---
 
-    /// Sends a frame, which may be lost, duplicated, delayed or damaged.
+    /// Sends a frame, which may be lost, duplicated, delayed or damaged, and is recorded.
     fn send(&mut self, device: usize, up: bool, frame: &[u8]) {
         let bytes: Vec<u8> = cobs::encode(frame).collect();
-        let (link, cut_off_until) = self.links[device];
+        if self.recorded.len() < RECORDED {
+            self.recorded.push((device, up, bytes.clone()));
+        } else {
+            let place = self.rng.below(RECORDED as u64) as usize;
+            self.recorded[place] = (device, up, bytes.clone());
+        }
+        let (_, cut_off_until) = self.links[device];
         let quiet = self.now >= self.quiet_from;
         if !quiet && (self.now < cut_off_until || self.rng.per_mille(self.rates.lost)) {
             self.outcome.frame_faults += 1;
@@ -338,15 +406,21 @@ impl Scenario {
                 self.outcome.frame_faults += 1;
                 damage(&mut bytes, &mut self.rng);
             }
-            let most = if quiet { 50 } else { self.rates.delay.max(50) };
-            let delay = self.rng.within(1, most);
             self.outcome.frame_faults += u64::from(copy > 0);
-            self.sent += 1;
-            self.in_flight.insert((self.now + delay, self.sent), Packet { device, link, up, bytes });
+            self.transmit(device, up, bytes);
         }
     }
 
-    fn deliver(&mut self) {
+    /// Sends bytes over the connection of a device.
+    fn transmit(&mut self, device: usize, up: bool, bytes: Vec<u8>) {
+        let most = if self.now >= self.quiet_from { 50 } else { self.rates.delay.max(50) };
+        let delay = self.rng.within(1, most);
+        let link = self.links[device].0;
+        self.sent += 1;
+        self.in_flight.insert((self.now + delay, self.sent), Packet { device, link, up, bytes });
+    }
+
+    fn deliver(&mut self) -> Result<(), Violation> {
         while let Some(entry) = self.in_flight.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let Packet { device, link, up, bytes } = entry.remove();
             if self.links[device].0 != link {
@@ -356,26 +430,47 @@ impl Scenario {
             let way = if up { "from" } else { "to" };
             self.trace.note(self.now, || format!("{way} device {device}:"), &bytes);
             if !up {
-                self.devices[device].receive(&bytes, self.now);
+                self.deliver_to_device(device, &bytes)?;
                 continue;
             }
             let Some(controller) = &mut self.controller else { continue };
+            let clock = controller.clock(self.now);
             let decoder = controller.decoders.entry(link).or_default();
             for byte in bytes {
                 if let Some(frame) = decoder.push(byte) {
-                    let _ = controller.service.handle_frame(link, &mut frame.to_vec());
+                    self.oracle.received(frame);
+                    let _ = controller.service.handle_frame(link, frame, clock);
                 }
             }
         }
+        Ok(())
+    }
+
+    fn deliver_to_device(&mut self, index: usize, bytes: &[u8]) -> Result<(), Violation> {
+        let device = &mut self.devices[index];
+        for (run, event) in device.receive(bytes, self.now)? {
+            match event {
+                Event::Acknowledged { episode, fate } if fate.counts() && device.is_honest() => {
+                    self.oracle.check_counting(device.number, run, episode)?;
+                }
+                Event::NextRun { .. } => {
+                    self.outcome.moves += 1;
+                    self.trace.note(self.now, || format!("device {index}: {event:?}"), &[]);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     // --- devices ---
 
-    fn run_devices(&mut self) {
+    fn run_devices(&mut self) -> Result<(), Violation> {
         let mut made = Vec::new();
         for index in 0..self.devices.len() {
             let device = &mut self.devices[index];
             if let Some(frame) = device.step(self.now, self.timing.time_limit, &mut made) {
+                self.oracle.sent_by_device(device.number, &frame)?;
                 self.send(index, true, &frame);
                 for hostile in self.devices.iter_mut().filter(|device| device.role == Role::Hostile) {
                     hostile.overhear(&frame);
@@ -383,13 +478,14 @@ impl Scenario {
             }
             let device = &mut self.devices[index];
             if device.role == Role::Hostile && self.now < self.quiet_from && self.rng.per_mille(self.rates.abuse) {
-                let (episode, agents) = (self.oracle.counts().0 as u32, self.registry.devices.len() as u32);
-                let (frame, times) = device.abuse(episode, agents, &mut made);
+                let (episode, agents) = (self.oracle.episode(), self.registry.devices.len() as u32);
+                let (frame, times) = device.abuse(self.registry.run, episode, agents, &mut made);
                 self.outcome.abuses += times;
                 (0..times).for_each(|_| self.send(index, true, &frame));
             }
-            made.drain(..).for_each(|(agent, episode, values)| self.oracle.made(agent, episode, values));
+            made.drain(..).for_each(|made| self.oracle.made(made));
         }
+        Ok(())
     }
 
     // --- the service ---
@@ -398,13 +494,18 @@ impl Scenario {
         if self.controller.is_none() && self.now >= self.start_at {
             self.start()?;
         }
+        if let Some(controller) = &self.controller {
+            self.oracle.clock = controller.clock(self.now);
+        }
         // A transport may poll at any time: no frame may depend on an event that is not stored.
         if self.rng.per_mille(300) {
             self.send_answers()?;
         }
-        let Some(Controller { service, store, started, ahead, .. }) = &mut self.controller else { return Ok(()) };
+        let Some(controller) = &mut self.controller else { return Ok(()) };
+        let clock = controller.clock(self.now);
+        let Controller { service, store, .. } = controller;
         let mut store = Watched { store, oracle: &mut self.oracle };
-        match commit_and_tick(service, &mut store, self.now - *started + *ahead) {
+        match commit_and_tick(service, &mut store, clock) {
             Ok(()) => self.oracle.settled(service)?,
             Err(error) => {
                 if !self.disk.had_fault() {
@@ -421,7 +522,8 @@ impl Scenario {
                 return Ok(());
             }
         }
-        self.send_answers()
+        self.send_answers()?;
+        self.oracle.answered()
     }
 
     /// Sends the queued frames of the service.
@@ -440,6 +542,7 @@ impl Scenario {
         match self.open()? {
             Ok((service, store)) => {
                 self.trace.note(self.now, || "the service starts".into(), &[]);
+                self.oracle.started();
                 let (started, ahead) = (self.now, 0);
                 self.controller = Some(Controller { service, store, started, ahead, decoders: BTreeMap::new() });
                 // All connections are new.
@@ -523,8 +626,10 @@ fn terms(config: &RunConfig, registry: &Registry, timing: StartOptions) -> Resul
     let plan = |privacy: Privacy| Plan::new(&setting, privacy.0, config.mechanism, registry.run.into());
     let plan = config.privacy.map(plan).transpose().map_err(|error| text(&error))?;
     Ok(RunTerms {
+        run: registry.run,
         agents: registry.devices.iter().map(|device| device.agent).collect(),
         window: timing.window,
+        time_limit: timing.time_limit,
         episodes: setting.episodes.count(),
         admission,
         plan,

@@ -10,8 +10,8 @@ use fedbandit::service::event::Event;
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit::service::worker::commit_and_tick;
-use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
-use fedbandit_core::wire::{Message, SummaryMessage, max_frame_len};
+use fedbandit::service::{Registry, StartOptions, start};
+use fedbandit_core::wire::{Channel, Message, SummaryMessage, max_frame_len};
 
 use super::disk::{Change, Disk, DiskFault, Tail, after_power_cut};
 use crate::harness::test_rng::TestRng;
@@ -278,26 +278,30 @@ const EPISODES: u32 = 6;
 /// Runs a service through all its episodes, or until its store fails. Adds its acknowledgements to `acknowledged`.
 fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> {
     let master = MasterKey::from_bytes(&[5; 32]).ok_or("invalid master key")?;
-    let enrolled = |agent| EnrolledDevice { agent, revoked: false, sealed: false, enrolled_at: None };
-    let registry = Registry { run: 1, dimension: 2, devices: (1..=AGENTS).map(enrolled).collect() };
+    let registry = Registry::new(1, 1, 2).with_devices(1..=AGENTS);
     let config =
         RunConfig { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..RunConfig::default() };
     let timing = StartOptions { time_limit: 1_000, window: 1, unix_seconds: 0 };
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
+    let mut devices: Vec<Channel> =
+        registry.devices.iter().map(|device| Channel::device(registry.identity(device, &master), 1)).collect();
+    devices.iter_mut().for_each(|device| device.enter_run(registry.run));
     for (episode, agent) in (1..=EPISODES).flat_map(|episode| (1..=AGENTS).map(move |agent| (episode, agent))) {
-        let identity = master.identity(1, agent, 2);
         let (gram, feature_sum) = ([2.0, 0.5, 1.0], [1.0, agent as f32 / 4.0]);
         let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
         let message = Message::Summary(SummaryMessage { episode, steps: 4, reward_sum: 1.0, gram, feature_sum });
         let mut frame = [0; max_frame_len(2)];
-        let length = identity.encode(&message, &mut frame).map_err(|error| error.to_string())?;
-        service.handle_frame(Link(agent.into()), &mut frame[..length]).map_err(|reason| format!("{reason:?}"))?;
+        let device = &mut devices[agent as usize - 1];
+        let length = device.encode(&message, &mut frame).map_err(|error| error.to_string())?;
+        service.handle_frame(Link(agent.into()), &mut frame[..length], 0).map_err(|reason| format!("{reason:?}"))?;
         commit_and_tick(&mut service, &mut store, 0).map_err(|error| error.to_string())?;
-        while let Some(outgoing) = service.poll() {
-            let identity = master.identity(1, outgoing.link.0 as u32, 2);
-            if let Ok(Message::Ack { episode }) = identity.decode(&outgoing.frame) {
-                acknowledged.push((identity.agent, episode));
+        while let Some(mut outgoing) = service.poll() {
+            let agent = outgoing.link.0 as u32;
+            match devices[agent as usize - 1].decode(&mut outgoing.frame) {
+                Ok(Message::Ack { episode, fate, .. }) if fate.counts() => acknowledged.push((agent, episode)),
+                Ok(Message::Model(_)) => {}
+                other => return Err(format!("agent {agent} is sent {other:?}")),
             }
         }
     }

@@ -3,7 +3,9 @@
 //! `fuzz/` runs them under libFuzzer, the test `targets` on the stored corpus and on seeded mutations of it.
 
 pub mod corpus;
+mod frames;
 mod operations;
+mod session;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,12 +23,11 @@ use fedbandit::service::http;
 use fedbandit::service::store::Memory;
 use fedbandit::service::store::metered::Commits;
 use fedbandit::service::transport::mqtt::{Broker, Topics};
-use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
 use fedbandit::service::{Link, StateMachine};
+use fedbandit::service::{Registry, StartOptions, start};
 use fedbandit::simulation::{Experiment, Log, SimulationConfig};
-use fedbandit_core::wire::{Channel, Identity, Message, claimed_address, cobs, max_sealed_frame_len};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use fedbandit_core::wire::{Channel, Message, unverified_run};
+use frames::{FLEET, Sender, authenticated};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::harness::process::LAST_RESORT;
@@ -35,10 +36,11 @@ use crate::harness::process::LAST_RESORT;
 pub type Body = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Body); 10] = [
-    ("frame", frame),
-    ("sealed_frame", sealed_frame),
-    ("cobs", cobs),
+pub const TARGETS: [(&str, Body); 11] = [
+    ("frame", frames::frame),
+    ("sealed_frame", frames::sealed_frame),
+    ("cobs", frames::cobs),
+    ("session", session::session),
     ("config", config),
     ("replay_log", replay_log),
     ("npy", npy),
@@ -55,90 +57,6 @@ pub const TARGETS: [(&str, Body); 10] = [
 pub fn run(target: &str, data: &[u8]) {
     let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("target must be listed in TARGETS");
     body(data);
-}
-
-/// Length of the longest example frame.
-const FRAME: usize = max_sealed_frame_len(16);
-const RUN: u32 = 1;
-
-fn identity() -> Identity {
-    Identity { run: RUN, agent: 2, dimension: 2, key: [3; 32] }
-}
-
-/// Gives arbitrary bytes the address and a valid tag of a device.
-fn authenticated(identity: &Identity, data: &[u8]) -> Vec<u8> {
-    let mut frame = data.to_vec();
-    if let Some(address) = frame.get_mut(4..12) {
-        address[..4].copy_from_slice(&identity.run.to_le_bytes());
-        address[4..].copy_from_slice(&identity.agent.to_le_bytes());
-    }
-    let mut mac = Hmac::<Sha256>::new_from_slice(&identity.key).expect("HMAC accepts keys of any length");
-    mac.update(&frame);
-    frame.extend_from_slice(&mac.finalize().into_bytes()[..16]);
-    frame
-}
-
-/// Plain frames: a decoded frame has the same bytes when encoded again. Tried as received and with a valid tag.
-fn frame(data: &[u8]) {
-    let identity = identity();
-    for frame in [data.to_vec(), authenticated(&identity, data)] {
-        let _ = claimed_address(&frame);
-        let Ok(message) = identity.decode(&frame) else { continue };
-        // The dimension is part of the frame.
-        let sender = Identity { dimension: frame[3], ..identity.clone() };
-        let mut again = vec![0; frame.len()];
-        assert_eq!(sender.encode(&message, &mut again), Ok(frame.len()), "{message:?}");
-        // Unknown flags are ignored on decoding and not encoded again.
-        if again[2] == frame[2] {
-            assert_eq!(again, frame, "{message:?}");
-        } else {
-            assert_eq!(again[3..frame.len() - 16], frame[3..frame.len() - 16], "{message:?}");
-        }
-    }
-    if let Ok(blob) = <&[u8; Identity::BLOB_LEN]>::try_from(data)
-        && let Some(identity) = Identity::from_blob(blob)
-    {
-        assert_eq!(identity.to_blob(), *blob);
-    }
-}
-
-/// Sealed frames: arbitrary bytes are rejected, a sealed message opens unchanged, and a flipped bit is detected.
-fn sealed_frame(data: &[u8]) {
-    let identity = identity();
-    for channel in [Channel::sealed_device, Channel::sealed_controller] {
-        assert!(channel(identity.clone(), 1).decode(&mut data.to_vec()).is_err(), "forged without the key");
-    }
-    let plain = authenticated(&identity, data);
-    let Ok(message) = identity.decode(&plain) else { return };
-    let sealed = Identity { dimension: plain[3], ..identity };
-    let (device, controller) = (Channel::sealed_device(sealed.clone(), 1), Channel::sealed_controller(sealed, 1));
-    let mut buffer = vec![0; plain.len() + 12];
-    let (mut from, to) = if plain[1] < 0x80 { (device, controller) } else { (controller, device) };
-    let length = from.encode(&message, &mut buffer).expect("the buffer is large enough");
-    assert_eq!(length, buffer.len());
-    let opened = to.decode(&mut buffer.clone()).map(|opened| format!("{opened:?}"));
-    assert_eq!(opened, Ok(format!("{message:?}")));
-    let at = data.iter().fold(0, |sum, byte| sum + usize::from(*byte)) % (8 * length);
-    buffer[at / 8] ^= 1 << (at % 8);
-    assert!(to.decode(&mut buffer).is_err(), "frame with bit {at} flipped was accepted");
-}
-
-/// COBS: an encoded frame decodes to itself after arbitrary bytes, which yield no frame longer than the buffer.
-fn cobs(data: &[u8]) {
-    const ROOM: usize = 64;
-    let mut decoder = cobs::Decoder::<ROOM>::new();
-    for byte in data {
-        assert!(decoder.push(*byte).is_none_or(|frame| *byte == 0 && frame.len() <= ROOM));
-    }
-    decoder.push(0);
-    let frame = &data[..data.len().min(ROOM)];
-    let encoded: Vec<u8> = cobs::encode(frame).collect();
-    assert!(
-        encoded.len() <= frame.len() + frame.len() / 254 + 2
-            && encoded.iter().position(|byte| *byte == 0) == Some(encoded.len() - 1)
-    );
-    let frames: Vec<Vec<u8>> = encoded.iter().filter_map(|byte| decoder.push(*byte).map(<[u8]>::to_vec)).collect();
-    assert_eq!(frames, [frame]);
 }
 
 /// Configurations of simulations and of services: a valid one survives serialisation.
@@ -207,12 +125,16 @@ fn store_row(data: &[u8]) {
     }
 }
 
+fn registry() -> Registry {
+    let mut registry = Registry::new(FLEET, 1, 2).with_devices(1..=4);
+    (registry.devices[2].sealed, registry.devices[3].revoked) = (true, true);
+    registry
+}
+
 fn service() -> StateMachine {
-    let device = |agent| EnrolledDevice { agent, revoked: agent == 4, sealed: agent == 3, enrolled_at: None };
-    let registry = Registry { run: RUN, dimension: 2, devices: (1..=4).map(device).collect() };
     let run = RunConfig { steps: 256, episode_len: Some(4), ..RunConfig::default() };
     let timing = StartOptions { time_limit: 1_000, window: 2, unix_seconds: 1 };
-    start(&mut Memory::default(), &run, &registry, &master(), timing, 0).expect("valid configuration")
+    start(&mut Memory::default(), &run, &registry(), &master(), timing, 0).expect("valid configuration")
 }
 
 fn master() -> MasterKey {
@@ -221,11 +143,11 @@ fn master() -> MasterKey {
 
 /// MQTT publications: the first line is the topic, the rest the payload, as received and with a valid tag.
 ///
-/// A parsed topic is one of the run's. A payload causes at most one event and at most one reply.
+/// A parsed topic is one of the fleet's. A payload causes at most one event and at most one reply, in its own run.
 fn mqtt(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (topic, message) = (&data[..end], data.get(end + 1..).unwrap_or_default());
-    let topics = Topics::new(RUN);
+    let topics = Topics::new(FLEET);
     let agent = topics.parts(topic).map_or(2, |(kind, agent)| {
         assert!(topic.ends_with(kind.as_bytes()) || topic.len() > kind.len());
         let known = [("up", topics.up(agent)), ("down", topics.down(agent)), ("state", topics.state(agent))];
@@ -234,19 +156,33 @@ fn mqtt(data: &[u8]) {
         assert!(canonical.is_none_or(|canonical| canonical.len() <= topic.len()));
         agent
     });
-    let mut service = service();
+    let (registry, master, mut service) = (registry(), master(), service());
     service.add_broker(Link(1));
     let first = service.take_batch().expect("batch with the first release");
     service.mark_committed(first);
     while service.poll().is_some() {}
-    for mut frame in [message.to_vec(), authenticated(&master().identity(RUN, agent, 2), message)] {
-        let taken = service.handle_frame(Link(1), &mut frame).is_ok();
+    let key = master.device_key(FLEET, agent, 0);
+    let device = registry.devices.iter().find(|device| device.agent == agent);
+    let [device_frame, controller_frame] =
+        [Sender::Device, Sender::Controller].map(|sender| authenticated(&key, agent, sender, message));
+    for (mut frame, may_be_taken) in [(message.to_vec(), false), (controller_frame, false), (device_frame, true)] {
+        let run = unverified_run(&frame).unwrap_or_default();
+        let taken = service.handle_frame(Link(1), &mut frame, 0).is_ok();
+        assert!(may_be_taken || !taken, "accepted without a device's tag");
         if let Some(batch) = service.take_batch() {
             assert!(taken && batch.events().len() == 1);
             service.mark_committed(batch);
         }
-        let answers = std::iter::from_fn(|| service.poll()).count();
-        assert!(answers <= usize::from(taken), "{answers} answers");
+        let answers: Vec<_> = std::iter::from_fn(|| service.poll()).collect();
+        assert!(answers.len() <= usize::from(taken), "{} answers", answers.len());
+        for mut answer in answers {
+            let device = device.expect("an enrolled device is answered");
+            let mut channel = Channel::device(registry.identity(device, &master), 0);
+            channel.enter_run(run);
+            let answer = channel.decode(&mut answer.frame).expect("a frame of its run");
+            let is_redirect = matches!(answer, Message::NextRun { run: 1, .. } | Message::Ack { wait: 0, .. });
+            assert!(run == registry.run || is_redirect, "{answer:?} in run {run}");
+        }
         service.detach(Link(1), agent);
     }
     service.tick(10_000).expect("episode closes");
@@ -291,35 +227,12 @@ fn http_request(data: &[u8]) {
 
 /// Returns valid inputs of a target, which complement its corpus.
 pub fn examples(target: &str) -> Vec<Vec<u8>> {
-    let frames = || {
-        let identity = identity();
-        let values = [0.5_f32; 3];
-        let gram = (&values).into();
-        let (sum, length) = ([0.25_f32, -1.0], 28 + 8 + 20);
-        let summary = fedbandit_core::wire::SummaryMessage {
-            episode: 1,
-            steps: 4,
-            reward_sum: 1.0,
-            gram,
-            feature_sum: (&sum).into(),
-        };
-        let messages = [
-            Message::Hello { episode: 1, boot: 1 },
-            Message::Heartbeat { episode: 2 },
-            Message::Ack { episode: 3 },
-            Message::Summary(summary),
-        ];
-        messages.map(|message| {
-            let mut frame = vec![0; FRAME.max(length)];
-            let length = identity.encode(&message, &mut frame).expect("frame fits");
-            frame.truncate(length - 16);
-            frame
-        })
-    };
     let text = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     match target {
-        "frame" | "sealed_frame" => frames().to_vec(),
-        "cobs" => vec![vec![1, 0, 2, 0, 0, 3], vec![255; 300], frames()[3].clone()],
+        "frame" => [frames::examples(), frames::example_identities()].concat(),
+        "sealed_frame" => frames::examples(),
+        "cobs" => [vec![vec![1, 0, 2, 0, 0, 3], vec![255; 300]], frames::examples()].concat(),
+        "session" => session::examples(),
         "config" => text(&[
             "dim = 8\nattack = \"collude\"\nsteps = 100\n",
             "privacy = \"4,1e-6\"\nmechanism = \"blt\"\nepisode-len = 8\nrewards = \"bounded\"\n",
@@ -343,8 +256,8 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
             vec![Event::Summary(summary).to_bytes(), [&[2; 13][..], &[0; 20]].concat(), Event::End.to_bytes()]
         }
         "mqtt" => {
-            let frames = frames();
-            frames.iter().map(|frame| [b"fedbandit/v1/1/up/2\n".as_slice(), frame].concat()).collect()
+            let topic = b"fedbandit/v2/1/up/2\n".as_slice();
+            frames::examples().iter().map(|frame| [topic, frame].concat()).collect()
         }
         "http_request" => text(&[
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
