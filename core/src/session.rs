@@ -144,7 +144,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
     /// For devices that are always on, with [`HEARTBEAT_INTERVAL`], which keeps a connection open. Off by default: a heartbeat would
     /// wake up a sleeping device.
     pub fn send_heartbeats(&mut self, interval: u32) {
-        self.heartbeat = Some(interval);
+        self.heartbeat = Some(interval.max(1));
     }
 
     /// Returns the run; 0 before the first.

@@ -11,7 +11,8 @@ use core::fmt;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Fate {
-    /// It counts, and is stored durably.
+    /// It counts, and is stored durably. A repeated summary is judged by its content; the first one stored is the one that
+    /// counts.
     Counts,
     /// The episode ended too long ago or has not begun.
     WrongEpisode,

@@ -192,7 +192,7 @@ impl Device {
         }
     }
 
-    /// Takes received bytes, and returns what the session made of them, each with its run.
+    /// Handles received bytes and returns the events of the session, each with its run.
     ///
     /// # Errors
     /// The session obeyed an answer that it had not asked for, or returned to an earlier model.
@@ -234,7 +234,7 @@ impl Device {
         Ok(Some((run, event)))
     }
 
-    /// Has a new connection.
+    /// Handles a new connection.
     pub fn connect(&mut self, now: u64) {
         self.decoder = cobs::Decoder::new();
         if self.reports_link {
