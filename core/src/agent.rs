@@ -39,6 +39,16 @@ pub struct Agent<const D: usize> {
     pub(crate) rewards: Rewards,
 }
 
+/// Checked model without its design matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms<const D: usize> {
+    pub(crate) theta: [f32; D],
+    pub(crate) beta: f32,
+    pub(crate) episode: u32,
+    pub(crate) episode_len: u32,
+    pub(crate) rewards: Rewards,
+}
+
 /// Action chosen by [`Agent::select`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -109,12 +119,34 @@ impl<const D: usize> Agent<D> {
     /// The model has another dimension, a value out of range, a Λ that is not positive definite or an earlier episode, or
     /// it would interrupt an episode with recorded steps. The last valid model then stays in use.
     pub fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        let terms = self.check(model)?;
+        self.apply(model, terms)
+    }
+
+    /// Factorises the design matrix of a checked model, and puts the model into force.
+    fn apply(&mut self, model: &Model<'_>, terms: Terms<D>) -> Result<(), ModelError> {
+        let (mut square, mut diagonal) = ([[0.0; D]; D], [0.0; D]);
+        factorise(model.design.iter(), &mut square, &mut diagonal)?;
+        self.install(terms, &square, &diagonal);
+        Ok(())
+    }
+
+    /// Checks everything about a model except its design matrix.
+    pub(crate) fn check(&self, model: &Model<'_>) -> Result<Terms<D>, ModelError> {
+        if model.episode < self.episode {
+            return Err(ModelError::OldEpisode { model: model.episode, agent: self.episode });
+        }
+        self.check_back(model)
+    }
+
+    /// [`check`](Self::check) for an agent that ran ahead without models and, between episodes, returns to the model's.
+    pub(crate) fn check_back(&self, model: &Model<'_>) -> Result<Terms<D>, ModelError> {
         let (theta, design) = (model.theta, model.design);
         if theta.len() != D || design.len() != packed_len(D) {
             return Err(ModelError::Dimension { theta: theta.len(), design: design.len() });
         }
         check_episode_len(model.episode_len)?;
-        if model.episode < self.episode {
+        if self.steps > 0 && model.episode < self.episode {
             return Err(ModelError::OldEpisode { model: model.episode, agent: self.episode });
         }
         let same_terms =
@@ -122,42 +154,42 @@ impl<const D: usize> Agent<D> {
         if self.steps > 0 && !same_terms {
             return Err(ModelError::EpisodeUnfinished { steps: self.steps });
         }
-        let beta = check_beta(model.beta)?;
-        let mut new_theta = [0.0; D];
-        for (entry, value) in new_theta.iter_mut().zip(theta.iter()) {
+        let Model { episode, episode_len, rewards, .. } = *model;
+        let mut terms = Terms { theta: [0.0; D], beta: check_beta(model.beta)?, episode, episode_len, rewards };
+        for (entry, value) in terms.theta.iter_mut().zip(theta.iter()) {
             *entry = in_range(value)?;
         }
-        let (mut square, mut diagonal) = ([[0.0; D]; D], [0.0; D]);
-        factorise(design.iter(), &mut square, &mut diagonal)?;
+        Ok(terms)
+    }
 
-        self.theta = new_theta;
-        for (i, (own, row)) in self.square.iter_mut().zip(&square).enumerate() {
+    /// Puts checked terms into force, with the inverse factor of their design matrix.
+    pub(crate) fn install(&mut self, terms: Terms<D>, square: &[[f32; D]; D], diagonal: &[f32; D]) {
+        for (i, (own, row)) in self.square.iter_mut().zip(square).enumerate() {
             for (own, entry) in own.iter_mut().zip(row).take(i) {
                 *own = *entry;
             }
         }
-        self.diagonal = diagonal;
-        self.beta = beta;
-        self.episode = model.episode;
-        self.episode_len = model.episode_len;
-        self.rewards = model.rewards;
-        Ok(())
+        self.diagonal = *diagonal;
+        let Terms { theta, beta, episode, episode_len, rewards } = terms;
+        (self.theta, self.beta) = (theta, beta);
+        (self.episode, self.episode_len, self.rewards) = (episode, episode_len, rewards);
     }
 
-    /// [`begin`](Self::begin) for an agent that ran ahead without models: between episodes, it returns to the model's.
-    #[cfg(feature = "wire")]
-    pub(crate) fn go_back(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
-        let ahead = self.episode;
-        if self.steps == 0 {
-            self.episode = ahead.min(model.episode);
-        }
-        self.begin(model).inspect_err(|_| self.episode = ahead)
+    /// Returns the terms in force.
+    pub(crate) fn terms(&self) -> Terms<D> {
+        let Self { theta, beta, episode, episode_len, rewards, .. } = *self;
+        Terms { theta, beta, episode, episode_len, rewards }
     }
 
     /// Discards the running episode's steps and returns to episode 1, with the same model.
     #[cfg(feature = "wire")]
     pub(crate) fn restart(&mut self) {
         (self.episode, self.steps) = (1, 0);
+    }
+
+    /// Iterates over the upper triangle of U, row by row.
+    pub(crate) fn gram(&self) -> impl Iterator<Item = f32> {
+        self.square.iter().enumerate().flat_map(|(i, row)| row.iter().copied().skip(i))
     }
 
     /// Returns the optimistic value ⟨x,θ⟩ + β‖x‖_{Λ⁻¹} of an action.
@@ -385,6 +417,41 @@ impl<const D: usize> Agent<D> {
         }
         self.feature_sum = [0.0; D];
         self.reward_sum = 0.0;
+    }
+}
+
+/// Agent that a [session](crate::session) passes models to: [`Agent`] or [`GuardedAgent`](crate::GuardedAgent).
+#[cfg(feature = "wire")]
+pub trait Learner<const D: usize> {
+    /// Applies a model; see [`Agent::begin`].
+    ///
+    /// # Errors
+    /// The model is rejected, and the last valid one stays in use.
+    fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError>;
+
+    /// As [`begin`](Self::begin), for an agent that ran ahead without models: between episodes, it returns to the model's.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    fn go_back(&mut self, model: &Model<'_>) -> Result<(), ModelError>;
+
+    /// Discards the running episode's steps and returns to episode 1, with the same model.
+    fn restart(&mut self);
+}
+
+#[cfg(feature = "wire")]
+impl<const D: usize> Learner<D> for Agent<D> {
+    fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        self.begin(model)
+    }
+
+    fn go_back(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        let terms = self.check_back(model)?;
+        self.apply(model, terms)
+    }
+
+    fn restart(&mut self) {
+        self.restart();
     }
 }
 

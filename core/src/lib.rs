@@ -12,6 +12,7 @@ mod action;
 mod agent;
 mod error;
 mod factor;
+mod guard;
 mod kernel;
 mod model;
 pub mod rounding;
@@ -23,8 +24,11 @@ mod summary;
 pub mod wire;
 
 pub use action::{Action, AsAction, norm_squared_limit, project};
+#[cfg(feature = "wire")]
+pub use agent::Learner;
 pub use agent::{Agent, Choice};
 pub use error::{ActionError, ModelError, RecordError, SelectError, StateError};
+pub use guard::{Guard, GuardedAgent};
 pub use model::{Model, Prior, Rewards, Values, packed_len};
 pub use summary::EpisodeSummary;
 

@@ -8,7 +8,7 @@
 use heapless::{Deque, Vec};
 use rand_core::Rng;
 
-use crate::agent::Agent;
+use crate::agent::Learner;
 use crate::error::ModelError;
 use crate::model::Model;
 use crate::summary::EpisodeSummary;
@@ -214,7 +214,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
     ///
     /// # Errors
     /// The bytes are not a frame for this device and run; session and agent stay unchanged.
-    pub fn handle(&mut self, frame: &mut [u8], agent: &mut Agent<D>, now: u64) -> Result<Event, DecodeError> {
+    pub fn handle(&mut self, frame: &mut [u8], agent: &mut impl Learner<D>, now: u64) -> Result<Event, DecodeError> {
         let event = match self.channel.decode(frame)? {
             Message::Model(model) => match self.begin(&model, agent) {
                 Ok(is_newer) => {
@@ -249,7 +249,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
 
     /// Applies a model, and returns true if it is newer than the last one. An agent that ran ahead with its last model returns to
     /// the controller's episode, but only for a newer model than that one: a replayed old model must not move it back.
-    fn begin(&mut self, model: &Model<'_>, agent: &mut Agent<D>) -> Result<bool, ModelError> {
+    fn begin(&mut self, model: &Model<'_>, agent: &mut impl Learner<D>) -> Result<bool, ModelError> {
         let is_newer = model.episode > self.last_model;
         match is_newer {
             true => agent.go_back(model)?,
@@ -261,7 +261,7 @@ impl<const D: usize, const F: usize, const W: usize> Session<D, F, W> {
 
     /// Starts another run, or the same one anew. Pending summaries can never count again. The backoff goes on, so that a
     /// controller cannot keep the device busy by sending it to and fro.
-    fn enter_run(&mut self, run: u32, agent: &mut Agent<D>) {
+    fn enter_run(&mut self, run: u32, agent: &mut impl Learner<D>) {
         self.channel.enter_run(run);
         self.dropped = self.dropped.saturating_add(self.outbox.len() as u32);
         self.outbox.clear();

@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Attacker,
     /// Groups of a median of means.
     Groups,
+    /// Choice of a device's scout steps.
+    Scouts,
 }
 
 /// Returns the generator of a purpose. Its state is a hash, so that generators are independent.

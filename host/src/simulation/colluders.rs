@@ -6,6 +6,7 @@ use super::attack::Attack;
 use super::attackers::Attackers;
 use super::config::SimulationConfig;
 use super::environment::World;
+use super::guard::GuardName;
 use super::fleet::{EpisodeSteps, Fleet, Models, fleet};
 use super::forged_summary::ForgedSummary;
 use super::replay::Logs;
@@ -39,7 +40,13 @@ impl Colluders {
         let corrupted: Vec<bool> = (0..config.run.agents).map(|agent| agent >= honest).collect();
         let attackers = Attackers::new(config, seed, controller_config, &world.theta, &corrupted)?;
         let numbers: Vec<usize> = (1..=config.run.agents).collect();
-        let fleet = fleet(world, &numbers, seed, controller_config.rewards());
+        let fleet = fleet(
+            world,
+            &numbers,
+            seed,
+            controller_config.rewards(),
+            (GuardName::Off, GuardName::constants(config)),
+        );
         Ok(Self { controller_config, fleet, attackers, honest })
     }
 

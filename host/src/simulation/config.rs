@@ -3,6 +3,7 @@
 use super::attack::Attack;
 use super::environment::Environment;
 use super::fleet::DIMENSIONS;
+use super::guard::GuardName;
 use crate::aggregate::corrupted;
 use crate::config::keys::configuration;
 use crate::config::{AggregatorName, ConfigError, ResolvedRun, RunConfig, fail};
@@ -17,8 +18,10 @@ configuration! {
         environment: Environment = Environment::Ball, "NAME";
         /// Behaviour of corrupted agents
         attack: Attack = Attack::Collude, "NAME";
-        /// Share of corrupted agents, from 0 to below 0.5
+        /// Share of corrupted agents, from 0 to below 0.5; to below 1 if devices are guarded
         corrupt: f64 = 0.3, "SHARE";
+        /// Guard of devices against liars and hostile controllers: off, on or untrusting
+        guard: GuardName = GuardName::Off, "NAME";
     }
 }
 
@@ -34,8 +37,12 @@ impl SimulationConfig {
         if self.arms == 0 || self.arms > MAX_ARMS {
             return fail("arms", format!("must be from 1 to {MAX_ARMS}, got {}", self.arms));
         }
-        if !(0.0..0.5).contains(&self.corrupt) {
-            return fail("corrupt", format!("must be at least 0 and below 0.5, got {}", self.corrupt));
+        let limit = if self.guard == GuardName::Off { 0.5 } else { 1.0 };
+        if !(0.0..limit).contains(&self.corrupt) {
+            return fail("corrupt", format!("must be at least 0 and below {limit}, got {}", self.corrupt));
+        }
+        if self.guard != GuardName::Off && self.run.privacy.is_some() {
+            return fail("guard", "not available with privacy, whose proof needs devices that remember nothing but models");
         }
         self.resolve().validate()
     }
@@ -83,7 +90,7 @@ mod tests {
             "{\"arms\":3,\"agents\":7,\"environment\":\"shared\",\"attack\":\"none\",\"sigma\":0.5,\"corrupt\":0.0}";
         let run = RunConfig { agents: 7, sigma: Some(0.5), ..RunConfig::default() };
         let config =
-            SimulationConfig { run, arms: 3, environment: Environment::Shared, attack: Attack::None, corrupt: 0.0 };
+            SimulationConfig { run, arms: 3, environment: Environment::Shared, attack: Attack::None, corrupt: 0.0, guard: GuardName::Off };
         assert_eq!(serde_json::from_str::<SimulationConfig>(text).unwrap(), config);
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);
         let error = |text| serde_json::from_str::<SimulationConfig>(text).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len};
+use fedbandit_core::{Action, Agent, Guard, Model, Prior, Rewards, packed_len};
 use nalgebra::DVector;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::environment::{Context, World};
+use super::guard::{DeviceAgent, GuardName, SCOUTS};
 use super::selection::{DecisionSets, select_all};
 use crate::algorithm::ModelParameters;
 use crate::math::rng::{Purpose, generator};
@@ -21,6 +22,9 @@ pub(super) trait Fleet: Send {
 
     /// Returns the summaries of the last episode.
     fn summaries(&self) -> &Summaries;
+
+    /// Returns the number of alarms of all guards.
+    fn alarms(&self) -> u64;
 
     /// Draws the trial steps, on which attackers evaluate models.
     fn draw_trial_steps(&mut self, step: u32, rng: &mut Pcg64);
@@ -146,9 +150,15 @@ macro_rules! by_dimension {
         pub const DIMENSIONS: &[usize] = &[$($d),*];
 
         /// Creates the devices of a world, with the numbers `devices`.
-        pub(super) fn fleet(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Box<dyn Fleet> {
+        pub(super) fn fleet(
+            world: World,
+            devices: &[usize],
+            seed: u64,
+            rewards: Rewards,
+            guard: (GuardName, Guard),
+        ) -> Box<dyn Fleet> {
             match world.theta.len() {
-                $($d => Box::new(Devices::<$d>::new(world, devices, seed, rewards)),)*
+                $($d => Box::new(Devices::<$d, { packed_len($d) }>::new(world, devices, seed, rewards, guard)),)*
                 other => unreachable!("dimension {other} was validated"),
             }
         }
@@ -156,44 +166,55 @@ macro_rules! by_dimension {
 }
 for_dimensions!(by_dimension);
 
-struct Devices<const D: usize> {
+struct Devices<const D: usize, const T: usize> {
     world: World,
     rewards: Rewards,
-    devices: Vec<Device<D>>,
+    guard: GuardName,
+    devices: Vec<Device<D, T>>,
     summaries: Summaries,
     trial: Vec<Context<D>>,
     trial_agent: Agent<D>,
 }
 
-struct Device<const D: usize> {
+struct Device<const D: usize, const T: usize> {
     number: u64,
-    agent: Agent<D>,
+    agent: DeviceAgent<D, T>,
     /// Generator of decision sets and rewards.
     rng: Pcg64,
     /// Generator of attacked steps.
     attacked: Pcg64,
+    /// Generator of scout steps.
+    scouts: Pcg64,
 }
 
-impl<const D: usize> Devices<D> {
-    fn new(world: World, devices: &[usize], seed: u64, rewards: Rewards) -> Self {
+impl<const D: usize, const T: usize> Devices<D, T> {
+    fn new(
+        world: World,
+        devices: &[usize],
+        seed: u64,
+        rewards: Rewards,
+        (guard, constants): (GuardName, Guard),
+    ) -> Self {
         let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards };
-        let agent = Agent::new(&prior).expect("a valid prior");
+        let agent = DeviceAgent::new(&prior, (guard != GuardName::Off).then_some(constants)).expect("a valid prior");
         let device = |device: &usize| Device {
             number: *device as u64,
             agent: agent.clone(),
             rng: generator(seed, Purpose::Agent, *device as u64),
             attacked: generator(seed, Purpose::Attacked, *device as u64),
+            scouts: generator(seed, Purpose::Scouts, *device as u64),
         };
         let values = vec![0.0; devices.len() * (packed_len(D) + D)];
         let summaries = Summaries { dimension: D, values };
         let devices = devices.iter().map(device).collect();
-        Self { world, rewards, devices, summaries, trial: vec![Context::new(); TRIAL_STEPS], trial_agent: agent }
+        let trial_agent = Agent::new(&prior).expect("a valid prior");
+        Self { world, rewards, guard, devices, summaries, trial: vec![Context::new(); TRIAL_STEPS], trial_agent }
     }
 }
 
-impl<const D: usize> Fleet for Devices<D> {
+impl<const D: usize, const T: usize> Fleet for Devices<D, T> {
     fn run_episode(&mut self, models: Models<'_>, conduct: &[Conduct], steps: EpisodeSteps) -> EpisodeResult {
-        let (world, rewards) = (&self.world, self.rewards);
+        let (world, rewards, guard) = (&self.world, self.rewards, self.guard);
         let chunks = self.devices.par_chunks_mut(CHUNK).enumerate();
         let rows = self.summaries.values.par_chunks_mut(CHUNK * (packed_len(D) + D));
         let results: Vec<(Vec<Tally>, f64)> = chunks
@@ -209,10 +230,10 @@ impl<const D: usize> Fleet for Devices<D> {
                 }
                 let conduct = &conduct[chunk * CHUNK..][..devices.len()];
                 let tallies = match &models {
-                    Models::Broadcast(_) => run_steps(devices, world, conduct, steps),
-                    Models::Own(_) => {
+                    Models::Broadcast(_) if guard == GuardName::Off => run_steps(devices, world, conduct, steps, guard),
+                    _ => {
                         let alone = |(device, conduct)| {
-                            run_steps(slice::from_mut(device), world, slice::from_ref(conduct), steps)
+                            run_steps(slice::from_mut(device), world, slice::from_ref(conduct), steps, guard)
                         };
                         devices.iter_mut().zip(conduct).flat_map(alone).collect()
                     }
@@ -228,6 +249,10 @@ impl<const D: usize> Fleet for Devices<D> {
 
     fn summaries(&self) -> &Summaries {
         &self.summaries
+    }
+
+    fn alarms(&self) -> u64 {
+        self.devices.iter().map(|device| device.agent.alarms()).sum()
     }
 
     fn draw_trial_steps(&mut self, step: u32, rng: &mut Pcg64) {
@@ -272,11 +297,12 @@ fn best<const D: usize>(context: &Context<D>) -> usize {
 }
 
 /// Runs the steps of devices that hold the same model and select together.
-fn run_steps<const D: usize>(
-    devices: &mut [Device<D>],
+fn run_steps<const D: usize, const T: usize>(
+    devices: &mut [Device<D, T>],
     world: &World,
     conduct: &[Conduct],
     steps: EpisodeSteps,
+    guard: GuardName,
 ) -> Vec<Tally> {
     let mut contexts = vec![Context::new(); devices.len()];
     let mut tallies = vec![Tally::default(); devices.len()];
@@ -289,6 +315,14 @@ fn run_steps<const D: usize>(
         }
         let Some(first) = devices.first() else { break };
         select_all(&first.agent, &sets, &mut scores, &mut choices).expect("actions in the unit ball");
+        if guard == GuardName::Untrusting {
+            for ((device, context), choice) in devices.iter_mut().zip(&contexts).zip(&mut choices) {
+                if let DeviceAgent::Guarded(agent) = &device.agent {
+                    let scouted = agent.select_or_scout(&context.arms, SCOUTS, &mut device.scouts);
+                    *choice = scouted.expect("actions in the unit ball").index;
+                }
+            }
+        }
         let devices = devices.iter_mut().zip(&contexts).zip(&choices).zip(conduct).zip(&mut tallies);
         for ((((device, context), choice), conduct), tally) in devices {
             device.step(world, context, *choice, *conduct, step >= steps.late, tally);
@@ -297,7 +331,7 @@ fn run_steps<const D: usize>(
     tallies
 }
 
-impl<const D: usize> Device<D> {
+impl<const D: usize, const T: usize> Device<D, T> {
     /// Records the reward of a choice and, unless the step is attacked, its regret.
     fn step(
         &mut self,

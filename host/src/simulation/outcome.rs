@@ -56,6 +56,9 @@ pub struct Outcome {
     pub rejected: BTreeMap<String, u64>,
     /// Number of models whose Λ was repaired.
     pub repairs: u64,
+    /// Number of alarms of all guards.
+    #[serde(default)]
+    pub alarms: u64,
     /// Agent-steps per second of CPU time of the virtual devices. All other values are reproducible.
     pub agent_steps_per_cpu_second: f64,
     /// Up to [`MAX_TRACE_LEN`] episodes.

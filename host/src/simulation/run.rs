@@ -10,6 +10,7 @@ use super::config::SimulationConfig;
 use super::environment::World;
 use super::fleet::{Conduct, EpisodeSteps, Fleet, Models, Tally, fleet};
 use super::forged_summary::ForgedSummary;
+use super::guard::GuardName;
 use super::outcome::{MAX_TRACE_LEN, Outcome, Trace};
 use super::replay::Logs;
 use crate::algorithm::{
@@ -105,6 +106,8 @@ impl<'a> Simulation<'a> {
         let corrupted = corrupted(config, seed);
         let oracle = config.run.aggregator.is_oracle();
         let devices: Vec<usize> = (0..config.run.agents).filter(|device| !(oracle && corrupted[*device])).collect();
+        // An agent that learns alone has no controller to guard against.
+        let guard = if config.run.aggregator == AggregatorName::Solo { GuardName::Off } else { config.guard };
         Ok(Self {
             config,
             seed,
@@ -113,7 +116,13 @@ impl<'a> Simulation<'a> {
             theta: DVector::from_column_slice(&world.theta),
             has_true_theta: world.has_true_theta(),
             corrupted: devices.iter().map(|device| corrupted[*device]).collect(),
-            fleet: fleet(world, &devices, seed, controller_config.rewards()),
+            fleet: fleet(
+                world,
+                &devices,
+                seed,
+                controller_config.rewards(),
+                (guard, GuardName::constants(config)),
+            ),
             honest_tally: Tally::default(),
             attacked_tally: Tally::default(),
             first_episode_regret: 0.0,
@@ -285,6 +294,7 @@ impl<'a> Simulation<'a> {
             bytes_down: self.models * plain_frame_len(config.run.dim) as u64,
             rejected: rejected.collect(),
             repairs: counts.repaired,
+            alarms: self.fleet.alarms(),
             agent_steps_per_cpu_second: self.agent_steps as f64 / self.cpu_seconds,
             trace: self.trace,
         }

@@ -1,0 +1,92 @@
+//! Guards of virtual devices.
+
+use std::ops::Deref;
+
+use fedbandit_core::{Agent, EpisodeSummary, Guard, GuardedAgent, Model, ModelError, Prior, RecordError};
+
+use super::config::SimulationConfig;
+use crate::names::named;
+
+/// Guard of virtual devices, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum GuardName {
+    /// Devices use the controller's models as they are.
+    #[default]
+    Off,
+    /// Devices fuse models with their own data ([`GuardedAgent`]).
+    On,
+    /// As `On`; one step in 16, at random, uses the own data alone.
+    Untrusting,
+}
+
+named!(GuardName, "guard", Off = "off", On = "on", Untrusting = "untrusting");
+
+/// Share of scout steps of an untrusting device.
+pub(super) const SCOUTS: f32 = 1.0 / 16.0;
+
+/// Smallest R of a guard. Simulated rewards may have no noise at all.
+const MIN_NOISE: f64 = 1e-3;
+
+impl GuardName {
+    /// Returns the constants of the guard in a world.
+    pub(super) fn constants(config: &SimulationConfig) -> Guard {
+        let noise = config.run.rewards.noise().max(MIN_NOISE) as f32;
+        Guard { noise, theta_norm: config.run.theta_norm as f32 }
+    }
+}
+
+/// Agent of a virtual device.
+#[derive(Clone)]
+pub(super) enum DeviceAgent<const D: usize, const T: usize> {
+    Plain(Agent<D>),
+    Guarded(Box<GuardedAgent<D, T>>),
+}
+
+impl<const D: usize, const T: usize> DeviceAgent<D, T> {
+    pub(super) fn new(prior: &Prior, guard: Option<Guard>) -> Result<Self, ModelError> {
+        match guard {
+            Some(guard) => Ok(Self::Guarded(Box::new(GuardedAgent::new(prior, guard)?))),
+            None => Ok(Self::Plain(Agent::new(prior)?)),
+        }
+    }
+
+    pub(super) fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        match self {
+            Self::Plain(agent) => agent.begin(model),
+            Self::Guarded(agent) => agent.begin(model),
+        }
+    }
+
+    pub(super) fn record(&mut self, action: &fedbandit_core::Action<D>, reward: f32) -> Result<(), RecordError> {
+        match self {
+            Self::Plain(agent) => agent.record(action, reward),
+            Self::Guarded(agent) => agent.record(action, reward),
+        }
+    }
+
+    pub(super) fn finish(&mut self) -> EpisodeSummary<'_, D> {
+        match self {
+            Self::Plain(agent) => agent.finish(),
+            Self::Guarded(agent) => agent.finish(),
+        }
+    }
+
+    /// Returns the number of alarms.
+    pub(super) fn alarms(&self) -> u64 {
+        match self {
+            Self::Plain(_) => 0,
+            Self::Guarded(agent) => agent.alarms().into(),
+        }
+    }
+}
+
+impl<const D: usize, const T: usize> Deref for DeviceAgent<D, T> {
+    type Target = Agent<D>;
+
+    fn deref(&self) -> &Agent<D> {
+        match self {
+            Self::Plain(agent) => agent,
+            Self::Guarded(agent) => agent,
+        }
+    }
+}
