@@ -238,7 +238,12 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     }
 
     /// Iterates over the packed triangle of a·Λ_g + b·(V + λI), for a design Λ_g.
-    fn mixed<'a>(&'a self, global: Option<(Values<'a>, f32)>, local: f32, lambda: f32) -> impl Iterator<Item = f32> + 'a {
+    fn mixed<'a>(
+        &'a self,
+        global: Option<(Values<'a>, f32)>,
+        local: f32,
+        lambda: f32,
+    ) -> impl Iterator<Item = f32> + 'a {
         let (design, scale) = global.unwrap_or((Values::Native(&[]), 0.0));
         let mut design = design.iter();
         let entries = rows::<D>(&self.gram).flat_map(|row| row.iter().enumerate());
