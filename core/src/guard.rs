@@ -74,19 +74,19 @@ pub struct Guard {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuardedAgent<const D: usize, const T: usize> {
-    agent: Agent<D>,
-    guard: Guard,
+    pub(crate) agent: Agent<D>,
+    pub(crate) guard: Guard,
     /// V, packed: Σxxᵀ over all finished episodes.
-    gram: [f32; T],
+    pub(crate) gram: [f32; T],
     /// v: Σxr over all finished episodes.
-    feature_sum: [f32; D],
+    pub(crate) feature_sum: [f32; D],
     /// ℓ of the prediction test.
-    excess: f32,
+    pub(crate) excess: f32,
     /// Number of episodes for which models are ignored.
-    fallback: u16,
-    alarms: u8,
+    pub(crate) fallback: u16,
+    pub(crate) alarms: u8,
     /// True if the running episode uses a fused model.
-    follows: bool,
+    pub(crate) follows: bool,
 }
 
 /// The device's own estimate, with its factor in the scratch of the caller.
@@ -109,12 +109,23 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// As [`Agent::new`], or a constant of the guard is not positive.
     pub fn new(prior: &Prior, guard: Guard) -> Result<Self, ModelError> {
         const { assert!(T == packed_len(D), "T must be packed_len(D)") };
-        let agent = Agent::new(prior)?;
-        if !(in_range(guard.noise)? > 0.0 && in_range(guard.theta_norm)? > 0.0) {
-            return Err(ModelError::OutOfRange);
-        }
+        Self::with(Agent::new(prior)?, guard).ok_or(ModelError::OutOfRange)
+    }
+
+    /// Guards an agent without own data. `None` if a constant is not positive.
+    pub(crate) fn with(agent: Agent<D>, guard: Guard) -> Option<Self> {
+        let is_positive = |constant: f32| constant > 0.0 && in_range(constant).is_ok();
         let (gram, feature_sum) = ([0.0; T], [0.0; D]);
-        Ok(Self { agent, guard, gram, feature_sum, excess: 0.0, fallback: 0, alarms: 0, follows: false })
+        (is_positive(guard.noise) && is_positive(guard.theta_norm)).then_some(Self {
+            agent,
+            guard,
+            gram,
+            feature_sum,
+            excess: 0.0,
+            fallback: 0,
+            alarms: 0,
+            follows: false,
+        })
     }
 
     /// Returns true if the running episode uses the controller's model, fused with own data.

@@ -18,9 +18,22 @@
 //! | | 4 | CRC-32 (IEEE 802.3) of all preceding bytes |
 //!
 //! All numbers are little-endian. Saving the factor instead of Λ makes a restored agent continue bit for bit.
+//!
+//! A guarded agent is saved as its agent, followed by
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | ℓ |
+//! | 2 | number of episodes for which models are ignored |
+//! | 1 | alarms |
+//! | 1 | 1 if the running episode uses a fused model, else 0 |
+//! | 4D(D+1)/2 | V packed |
+//! | 4D | v |
+//! | 4 | CRC-32 of these bytes |
 
 use crate::agent::Agent;
 use crate::error::StateError;
+use crate::guard::{Guard, GuardedAgent};
 use crate::model::Rewards;
 
 const MAGIC: [u8; 4] = *b"FBAG";
@@ -122,6 +135,60 @@ impl<const D: usize> Agent<D> {
     fn values_mut(&mut self) -> impl Iterator<Item = &mut f32> {
         let rows = self.square.iter_mut().flatten();
         self.theta.iter_mut().chain(&mut self.diagonal).chain(rows).chain(&mut self.feature_sum)
+    }
+}
+
+impl<const D: usize, const T: usize> GuardedAgent<D, T> {
+    /// Number of bytes that [`save`](Self::save) writes: those of the agent and 4·(T + D) + 12.
+    pub const SAVED_LEN: usize = Agent::<D>::SAVED_LEN + 8 + 4 * (T + D) + CHECKSUM_LEN;
+
+    /// Writes the complete state to a buffer, except the constants of the guard.
+    ///
+    /// # Errors
+    /// The buffer's length is not [`SAVED_LEN`](Self::SAVED_LEN).
+    pub fn save(&self, bytes: &mut [u8]) -> Result<(), StateError> {
+        let length = StateError::Length { expected: Self::SAVED_LEN, found: bytes.len() };
+        let (agent, own) = bytes.split_at_mut_checked(Agent::<D>::SAVED_LEN).ok_or(length)?;
+        let (body, checksum) = own.split_last_chunk_mut::<CHECKSUM_LEN>().ok_or(length)?;
+        let (header, words) = body.split_first_chunk_mut::<8>().ok_or(length)?;
+        if words.len() != 4 * (T + D) {
+            return Err(length);
+        }
+        self.agent.save(agent)?;
+        let ([e0, e1, e2, e3], [f0, f1]) = (self.excess.to_le_bytes(), self.fallback.to_le_bytes());
+        *header = [e0, e1, e2, e3, f0, f1, self.alarms, self.follows.into()];
+        for (word, value) in words.as_chunks_mut().0.iter_mut().zip(self.gram.iter().chain(&self.feature_sum)) {
+            *word = value.to_le_bytes();
+        }
+        *checksum = crc32(body).to_le_bytes();
+        Ok(())
+    }
+
+    /// Restores an agent from the bytes written by [`save`](Self::save), with the constants of its guard.
+    ///
+    /// # Errors
+    /// The bytes are not a saved agent of this dimension and layout version, they are corrupt, or a constant is not positive.
+    pub fn restore(bytes: &[u8], guard: Guard) -> Result<Self, StateError> {
+        let length = StateError::Length { expected: Self::SAVED_LEN, found: bytes.len() };
+        let (agent, own) = bytes.split_at_checked(Agent::<D>::SAVED_LEN).ok_or(length)?;
+        let (body, checksum) = own.split_last_chunk::<CHECKSUM_LEN>().ok_or(length)?;
+        let (header, words) = body.split_first_chunk::<8>().ok_or(length)?;
+        if words.len() != 4 * (T + D) {
+            return Err(length);
+        }
+        if u32::from_le_bytes(*checksum) != crc32(body) {
+            return Err(StateError::Corrupt);
+        }
+        let [e0, e1, e2, e3, f0, f1, alarms, follows] = *header;
+        let mut restored = Self::with(Agent::restore(agent)?, guard).ok_or(StateError::Corrupt)?;
+        restored.excess = f32::from_le_bytes([e0, e1, e2, e3]);
+        restored.fallback = u16::from_le_bytes([f0, f1]);
+        (restored.alarms, restored.follows) = (alarms, follows != 0);
+        let values = restored.gram.iter_mut().chain(&mut restored.feature_sum);
+        for (value, word) in values.zip(words.as_chunks().0) {
+            *value = f32::from_le_bytes(*word);
+        }
+        Ok(restored)
     }
 }
 

@@ -275,6 +275,35 @@ fn invalid_models_change_nothing() {
     }
 }
 
+/// A guarded agent continues bit for bit after a reset. Damaged bytes are rejected.
+#[test]
+fn saved_agent_continues_bit_for_bit() {
+    let mut draws = Draws(Pcg64::seed_from_u64(9));
+    let truth = draws.theta();
+    let (mut agent, mut own) = (guarded(16), OwnData::default());
+    for episode in 1..=20 {
+        let (theta, packed, beta, _) = model_of(&-truth, &(Matrix::identity() * f64::from(episode)), 1.0);
+        agent.begin(&Model::new(agent.episode(), 16, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
+        run_episode(&mut agent, &mut own, &truth, &mut draws);
+        agent.record(&draws.action(), 0.5).unwrap();
+        let mut saved = [0; Guarded::SAVED_LEN];
+        agent.save(&mut saved).unwrap();
+        let restored = Guarded::restore(&saved, GUARD).unwrap();
+        assert_eq!(restored, agent);
+        agent = restored;
+        agent.finish();
+    }
+    let mut saved = [0; Guarded::SAVED_LEN];
+    agent.save(&mut saved).unwrap();
+    for byte in 0..saved.len() {
+        let mut damaged = saved;
+        damaged[byte] ^= 1;
+        assert!(Guarded::restore(&damaged, GUARD).is_err(), "byte {byte}");
+    }
+    assert!(agent.save(&mut saved[1..]).is_err() && Guarded::restore(&saved[1..], GUARD).is_err());
+    assert!(Guarded::restore(&saved, Guard { noise: 0.0, ..GUARD }).is_err());
+}
+
 /// Hostile numbers, within the limits of a model and of rewards, never give a score that is not a number.
 #[test]
 fn extreme_models_and_rewards_give_finite_scores() {
