@@ -393,13 +393,22 @@ impl<const D: usize> Agent<D> {
     ///
     /// The next episode starts with the same model.
     pub fn finish(&mut self) -> EpisodeSummary<'_, D> {
-        // The summary borrows the sums; the next episode's first record clears them.
+        let ended = self.end();
+        self.summary(ended)
+    }
+
+    /// Ends the episode, and returns its number and its steps. The next episode's first record clears the sums.
+    pub(crate) fn end(&mut self) -> (u32, u32) {
         if self.steps == 0 {
             self.clear_sums();
         }
-        let (episode, steps) = (self.episode, self.steps);
-        self.episode = episode.saturating_add(1);
-        self.steps = 0;
+        let ended = (self.episode, self.steps);
+        (self.episode, self.steps) = (self.episode.saturating_add(1), 0);
+        ended
+    }
+
+    /// Returns the summary of the episode that just ended.
+    pub(crate) fn summary(&self, (episode, steps): (u32, u32)) -> EpisodeSummary<'_, D> {
         EpisodeSummary {
             episode,
             steps,

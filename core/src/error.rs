@@ -76,6 +76,8 @@ pub enum ModelError {
         /// The agent's episode.
         agent: u32,
     },
+    /// The model changes the reward range that a guarded agent was created with.
+    Rewards,
     /// The running episode has recorded steps, and the model is for a later episode or changes L or the reward range.
     /// Call [`Agent::finish`](crate::Agent::finish) first.
     EpisodeUnfinished {
@@ -152,6 +154,7 @@ impl fmt::Display for ModelError {
             Self::OldEpisode { model, agent } => {
                 write!(f, "model is for episode {model}, but the agent is already in episode {agent}")
             }
+            Self::Rewards => f.write_str("model changes the reward range of a guarded agent"),
             Self::EpisodeUnfinished { steps } => {
                 write!(f, "running episode has {steps} recorded steps; call `finish` before this model")
             }

@@ -28,11 +28,11 @@ const LAMBDA_STEP: f32 = 16.0;
 /// Largest number of such steps.
 const MAX_LAMBDA_STEPS: u32 = 12;
 
-/// ln(1/δ) of the prediction test, for δ = 10⁻³.
-const TEST: f32 = 6.907_755_4;
+/// ln(1/δ) of the prediction test, for δ = 10⁻⁵.
+const TEST: f32 = 11.512_925;
 
-/// Number of episodes without the controller's models after the first alarm; each further alarm doubles it.
-const FIRST_FALLBACK: u16 = 8;
+/// Number of steps without the controller's models after the first alarm; each further alarm doubles it.
+const FIRST_FALLBACK: u32 = 512;
 
 /// Largest number of doublings.
 const MAX_DOUBLINGS: u8 = 12;
@@ -51,21 +51,26 @@ pub struct Guard {
     pub noise: f32,
     /// S > 0: ‖θ*‖₂ ≤ S.
     pub theta_norm: f32,
+    /// Longest episode: a lie is found at the end of its episode at the earliest.
+    pub max_episode_len: u32,
 }
 
 /// Agent that trusts its own data more than the controller.
 ///
 /// It sums up its own actions and rewards over all episodes. Each model is fused with them: the agent then acts on an ellipsoid
 /// that contains the intersection of the controller's and its own. If the two do not meet, or if the fused models predicted the
-/// rewards significantly worse than the own data, the agent ignores models for some episodes.
+/// rewards significantly worse than the own data, the agent ignores models for some time and acts on its own data alone. It does so
+/// too without a controller.
+///
+/// The own data survive a change of the run. If the next run is another learning task, call [`forget`](Self::forget).
 ///
 /// Within an episode it is an [`Agent`], with the same costs. T must be [`packed_len`] of D, the length of a packed triangle; the
-/// compiler checks it. RAM: that of the agent and 4·(T + D) + 16 bytes.
+/// compiler checks it. RAM: that of the agent and 4·(T + D) + 24 bytes.
 ///
 /// ```
 /// use fedbandit_core::{Guard, GuardedAgent, Prior, Rewards, packed_len};
 /// let prior = Prior::new(1.0, 1.0, 8, Rewards::Unbounded);
-/// let guard = Guard { noise: 0.5, theta_norm: 1.0 };
+/// let guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 64 };
 /// let mut agent = GuardedAgent::<2, { packed_len(2) }>::new(&prior, guard)?;
 /// let choice = agent.select(&[[0.0, 0.5], [0.0, 1.0]]).unwrap();
 /// assert_eq!(choice.index, 1);
@@ -82,8 +87,8 @@ pub struct GuardedAgent<const D: usize, const T: usize> {
     pub(crate) feature_sum: [f32; D],
     /// ℓ of the prediction test.
     pub(crate) excess: f32,
-    /// Number of episodes for which models are ignored.
-    pub(crate) fallback: u16,
+    /// Number of steps for which models are ignored.
+    pub(crate) fallback: u32,
     pub(crate) alarms: u8,
     /// True if the running episode uses a fused model.
     pub(crate) follows: bool,
@@ -116,7 +121,7 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     pub(crate) fn with(agent: Agent<D>, guard: Guard) -> Option<Self> {
         let is_positive = |constant: f32| constant > 0.0 && in_range(constant).is_ok();
         let (gram, feature_sum) = ([0.0; T], [0.0; D]);
-        (is_positive(guard.noise) && is_positive(guard.theta_norm)).then_some(Self {
+        (is_positive(guard.noise) && is_positive(guard.theta_norm) && guard.max_episode_len > 0).then_some(Self {
             agent,
             guard,
             gram,
@@ -143,23 +148,33 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// Cost: about 13 times that of [`Agent::begin`].
     ///
     /// # Errors
-    /// As [`Agent::begin`].
+    /// As [`Agent::begin`], or the episode is longer than the guard's limit, or the model changes the reward range of the prior.
     pub fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
         let terms = self.agent.check(model)?;
         self.apply(model, terms)
     }
 
+    /// Forgets the own data, for another learning task.
+    pub fn forget(&mut self) {
+        (self.gram, self.feature_sum) = ([0.0; T], [0.0; D]);
+        (self.excess, self.fallback, self.alarms) = (0.0, 0, 0);
+    }
+
     fn apply(&mut self, model: &Model<'_>, terms: Terms<D>) -> Result<(), ModelError> {
+        if terms.episode_len > self.guard.max_episode_len {
+            return Err(ModelError::EpisodeLen(terms.episode_len));
+        }
+        if terms.rewards != self.agent.rewards() {
+            return Err(ModelError::Rewards);
+        }
         let mut factor = Factor::new();
         // The model itself must be valid, whatever comes of the fusion.
         factor.of(model.design.iter())?;
-        let Some(own) = self.own(&mut factor) else {
-            // The own data are useless, for example after rewards near the limit of f32: an agent without guard.
-            factor.of(model.design.iter())?;
-            self.follows = true;
-            self.agent.install(terms, &factor.square, &factor.diagonal);
+        // The test judges the model of the whole episode, so it cannot be exchanged after the first step.
+        if self.agent.steps() > 0 {
             return Ok(());
-        };
+        }
+        let own = self.own_or_none(&mut factor);
         let fused = if self.fallback == 0 { self.fuse(model, &terms, &own, &mut factor) } else { None };
         self.follows = fused.is_some();
         let (theta, beta) = match fused {
@@ -171,6 +186,16 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         };
         self.agent.install(Terms { theta, beta, ..terms }, &factor.square, &factor.diagonal);
         Ok(())
+    }
+
+    /// Returns the own estimate. Own data beyond f32, for example after rewards near its limit, are forgotten.
+    fn own_or_none(&mut self, factor: &mut Factor<D>) -> Own<D> {
+        if let Some(own) = self.own(factor) {
+            return own;
+        }
+        self.forget();
+        // Cannot fail: Λ_l = λI.
+        self.own(factor).unwrap_or(Own { theta: [0.0; D], lambda: LAMBDA, beta: self.guard.theta_norm })
     }
 
     /// Computes θ_l = Λ_l⁻¹v and β_l for Λ_l = λI + V, and leaves the factor of Λ_l. `None` if they are beyond f32.
@@ -299,19 +324,34 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// Ends the episode, adds its sums to the own data and returns its summary; see [`Agent::finish`].
     ///
     /// The prediction test compares how well θ_c and θ_l predicted the episode's rewards:
-    /// ℓ += Σ(r − ⟨x,θ_c⟩)² − Σ(r − ⟨x,θ_l⟩)², at least 0. If ℓ > 2R² ln(1/δ), models are ignored for some episodes.
+    /// ℓ += Σ(r − ⟨x,θ_c⟩)² − Σ(r − ⟨x,θ_l⟩)², at least 0. If ℓ > 2R² ln(1/δ), models are ignored for some time. While they are, and
+    /// before the first one, the next episode starts with the own data, even if no model arrives.
     pub fn finish(&mut self) -> EpisodeSummary<'_, D> {
-        self.fallback = self.fallback.saturating_sub(1);
-        if self.follows && self.agent.steps() > 0 {
+        self.absorb();
+        let ended = self.agent.end();
+        if !self.follows {
+            let mut factor = Factor::new();
+            let own = self.own_or_none(&mut factor);
+            let terms = Terms { theta: own.theta, beta: own.beta, ..self.agent.terms() };
+            self.agent.install(terms, &factor.square, &factor.diagonal);
+        }
+        self.agent.summary(ended)
+    }
+
+    /// Tests the model on the running episode's steps, and adds them to the own data.
+    fn absorb(&mut self) {
+        if self.agent.steps() == 0 {
+            return;
+        }
+        self.fallback = self.fallback.saturating_sub(self.agent.steps());
+        if self.follows {
             self.test();
         }
         let Self { agent, gram, feature_sum, .. } = self;
-        let summary = agent.finish();
-        for (sum, value) in gram.iter_mut().zip(summary.gram()) {
+        for (sum, value) in gram.iter_mut().zip(agent.gram()) {
             *sum += value;
         }
-        add_scaled(feature_sum, 1.0, summary.feature_sum());
-        summary
+        add_scaled(feature_sum, 1.0, &agent.feature_sum);
     }
 
     /// Updates ℓ with the running episode's sums, and raises the alarm.
@@ -330,6 +370,7 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         if !is_quiet {
             self.fallback = FIRST_FALLBACK << self.alarms.min(MAX_DOUBLINGS);
             self.alarms = self.alarms.saturating_add(1);
+            self.follows = false;
         }
     }
 }
@@ -346,6 +387,7 @@ impl<const D: usize, const T: usize> Learner<D> for GuardedAgent<D, T> {
     }
 
     fn restart(&mut self) {
+        self.absorb();
         self.agent.restart();
     }
 }

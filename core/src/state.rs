@@ -24,9 +24,10 @@
 //! | bytes | field |
 //! |---|---|
 //! | 4 | ℓ |
-//! | 2 | number of episodes for which models are ignored |
+//! | 4 | number of steps for which models are ignored |
 //! | 1 | alarms |
 //! | 1 | 1 if the running episode uses a fused model, else 0 |
+//! | 2 | 0 |
 //! | 4D(D+1)/2 | V packed |
 //! | 4D | v |
 //! | 4 | CRC-32 of these bytes |
@@ -139,8 +140,8 @@ impl<const D: usize> Agent<D> {
 }
 
 impl<const D: usize, const T: usize> GuardedAgent<D, T> {
-    /// Number of bytes that [`save`](Self::save) writes: those of the agent and 4·(T + D) + 12.
-    pub const SAVED_LEN: usize = Agent::<D>::SAVED_LEN + 8 + 4 * (T + D) + CHECKSUM_LEN;
+    /// Number of bytes that [`save`](Self::save) writes: those of the agent and 4·(T + D) + 16.
+    pub const SAVED_LEN: usize = Agent::<D>::SAVED_LEN + 12 + 4 * (T + D) + CHECKSUM_LEN;
 
     /// Writes the complete state to a buffer, except the constants of the guard.
     ///
@@ -150,13 +151,13 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         let length = StateError::Length { expected: Self::SAVED_LEN, found: bytes.len() };
         let (agent, own) = bytes.split_at_mut_checked(Agent::<D>::SAVED_LEN).ok_or(length)?;
         let (body, checksum) = own.split_last_chunk_mut::<CHECKSUM_LEN>().ok_or(length)?;
-        let (header, words) = body.split_first_chunk_mut::<8>().ok_or(length)?;
+        let (header, words) = body.split_first_chunk_mut::<12>().ok_or(length)?;
         if words.len() != 4 * (T + D) {
             return Err(length);
         }
         self.agent.save(agent)?;
-        let ([e0, e1, e2, e3], [f0, f1]) = (self.excess.to_le_bytes(), self.fallback.to_le_bytes());
-        *header = [e0, e1, e2, e3, f0, f1, self.alarms, self.follows.into()];
+        let ([e0, e1, e2, e3], [f0, f1, f2, f3]) = (self.excess.to_le_bytes(), self.fallback.to_le_bytes());
+        *header = [e0, e1, e2, e3, f0, f1, f2, f3, self.alarms, self.follows.into(), 0, 0];
         for (word, value) in words.as_chunks_mut().0.iter_mut().zip(self.gram.iter().chain(&self.feature_sum)) {
             *word = value.to_le_bytes();
         }
@@ -172,17 +173,17 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         let length = StateError::Length { expected: Self::SAVED_LEN, found: bytes.len() };
         let (agent, own) = bytes.split_at_checked(Agent::<D>::SAVED_LEN).ok_or(length)?;
         let (body, checksum) = own.split_last_chunk::<CHECKSUM_LEN>().ok_or(length)?;
-        let (header, words) = body.split_first_chunk::<8>().ok_or(length)?;
+        let (header, words) = body.split_first_chunk::<12>().ok_or(length)?;
         if words.len() != 4 * (T + D) {
             return Err(length);
         }
         if u32::from_le_bytes(*checksum) != crc32(body) {
             return Err(StateError::Corrupt);
         }
-        let [e0, e1, e2, e3, f0, f1, alarms, follows] = *header;
+        let [e0, e1, e2, e3, f0, f1, f2, f3, alarms, follows, ..] = *header;
         let mut restored = Self::with(Agent::restore(agent)?, guard).ok_or(StateError::Corrupt)?;
         restored.excess = f32::from_le_bytes([e0, e1, e2, e3]);
-        restored.fallback = u16::from_le_bytes([f0, f1]);
+        restored.fallback = u32::from_le_bytes([f0, f1, f2, f3]);
         (restored.alarms, restored.follows) = (alarms, follows != 0);
         let values = restored.gram.iter_mut().chain(&mut restored.feature_sum);
         for (value, word) in values.zip(words.as_chunks().0) {

@@ -3,7 +3,10 @@
 //! Runs on this computer under `cargo test`, and on every board as a module of `firmware-example`'s `fingerprint`. It
 //! therefore uses neither the standard library nor a heap.
 
-use fedbandit_core::{Action, Agent, Choice, Model, ModelError, Prior, Rewards, Values, packed_len, project};
+use fedbandit_core::{
+    Action, Agent, Choice, EpisodeSummary, Guard, GuardedAgent, Model, ModelError, Prior, Rewards, Values, packed_len,
+    project,
+};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
@@ -17,6 +20,11 @@ pub(crate) const FINGERPRINTS: [(usize, u64); 4] = [
     (16, 14_308_525_626_624_260_638),
     (32, 2_534_675_148_950_578_132),
 ];
+
+/// The same for guarded agents.
+#[cfg(not(target_os = "none"))]
+pub(crate) const GUARDED_FINGERPRINTS: [(usize, u64); 3] =
+    [(4, 10_178_325_246_807_606_524), (8, 15_350_167_646_577_538_131), (16, 10_456_318_396_288_306_717)];
 
 const SEED: u64 = 2022;
 const STEPS: u32 = 10_000;
@@ -53,8 +61,53 @@ fn hash_run<const D: usize>(rng: &mut impl Rng) -> Result<u64, ModelError> {
     Ok(hash.0)
 }
 
+/// Fingerprint of a guarded run.
+pub(crate) fn guarded_fingerprint<const D: usize, const T: usize>() -> u64 {
+    hash_guarded_run::<D, T>(&mut Pcg32::seed_from_u64(SEED)).unwrap()
+}
+
+/// As [`hash_run`], with a guard, scouts, and every fourth model the opposite of what the data say.
+fn hash_guarded_run<const D: usize, const T: usize>(rng: &mut impl Rng) -> Result<u64, ModelError> {
+    let prior = Prior::new(LAMBDA, 1.0, EPISODE_LEN, Rewards::Unbounded);
+    let mut agent = GuardedAgent::<D, T>::new(&prior, Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 })?;
+    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut decision_set = [Action::<D>::zeros(); ARMS];
+    for _ in 0..STEPS {
+        for action in &mut decision_set {
+            *action = project(&Action::from_fn(|_, _| uniform(rng)));
+        }
+        let Choice { index, score } = agent.select_or_scout(&decision_set, 0.1, rng).unwrap();
+        hash.add(index as u32);
+        hash.add(score.to_bits());
+        let reward = 0.5 * decision_set[index][0] + 0.2 * uniform(rng);
+        agent.record(&decision_set[index], reward).unwrap();
+        if agent.steps() == EPISODE_LEN {
+            let (mut theta, design) = next_model(agent.finish(), &mut hash);
+            if agent.episode() % 4 == 0 {
+                theta = theta.map(|entry| -entry);
+            }
+            let design = Values::Native(&design.as_flattened()[..T]);
+            agent.begin(&Model::new(agent.episode(), EPISODE_LEN, 1.0, Rewards::Unbounded, &theta, design))?;
+            hash.add(u32::from(agent.alarms()) << 1 | u32::from(agent.follows_controller()));
+        }
+    }
+    Ok(hash.0)
+}
+
 fn begin_next_episode<const D: usize>(agent: &mut Agent<D>, hash: &mut Fnv) -> Result<(), ModelError> {
-    let summary = agent.finish();
+    let (theta, design) = next_model(agent.finish(), hash);
+    agent.begin(&Model {
+        episode: agent.episode(),
+        episode_len: EPISODE_LEN,
+        beta: 1.0,
+        rewards: Rewards::Unbounded,
+        theta: (&theta).into(),
+        design: Values::Native(&design.as_flattened()[..packed_len(D)]),
+    })
+}
+
+/// Returns θ and Λ, packed, of the next model.
+fn next_model<const D: usize>(summary: EpisodeSummary<'_, D>, hash: &mut Fnv) -> ([f32; D], [[f32; D]; D]) {
     let theta = summary.feature_sum().map(|sum| sum / EPISODE_LEN as f32);
     let mut design = [[0.0; D]; D];
     let on_diagonal = (0..D).flat_map(|i| (i..D).map(move |j| i == j));
@@ -65,14 +118,7 @@ fn begin_next_episode<const D: usize>(agent: &mut Agent<D>, hash: &mut Fnv) -> R
     for value in theta {
         hash.add(value.to_bits());
     }
-    agent.begin(&Model {
-        episode: agent.episode(),
-        episode_len: EPISODE_LEN,
-        beta: 1.0,
-        rewards: Rewards::Unbounded,
-        theta: (&theta).into(),
-        design: Values::Native(&design.as_flattened()[..packed_len(D)]),
-    })
+    (theta, design)
 }
 
 /// Uniform in [−1, 1), exactly representable.
@@ -97,6 +143,12 @@ fn fingerprints_match_every_target() {
     let computed =
         [(4, fingerprint::<4>()), (8, fingerprint::<8>()), (16, fingerprint::<16>()), (32, fingerprint::<32>())];
     assert_eq!(computed, FINGERPRINTS);
+    let computed = [
+        (4, guarded_fingerprint::<4, { packed_len(4) }>()),
+        (8, guarded_fingerprint::<8, { packed_len(8) }>()),
+        (16, guarded_fingerprint::<16, { packed_len(16) }>()),
+    ];
+    assert_eq!(computed, GUARDED_FINGERPRINTS);
 }
 
 #[cfg(not(target_os = "none"))]

@@ -12,7 +12,7 @@ mod fingerprint;
 #[path = "../../core/tests/on_target.rs"]
 mod on_target;
 
-use fingerprint::FINGERPRINTS;
+use fingerprint::{FINGERPRINTS, GUARDED_FINGERPRINTS};
 
 fn run(bin: &str, board: Board, profile: &str) -> Run {
     let elf = Program::new(bin, board, profile).build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"));
@@ -40,7 +40,8 @@ fn every_board_computes_the_same_bits() {
         for profile in ["release", "opt-s"] {
             let run = run("fingerprint", board, profile);
             let fitting = FINGERPRINTS.iter().filter(|(dimension, _)| *dimension < 32 || board.machine != "microbit");
-            let expected: Vec<String> = fitting.map(|(dimension, hash)| format!("{dimension} {hash}")).collect();
+            let mut expected: Vec<String> = fitting.map(|(dimension, hash)| format!("{dimension} {hash}")).collect();
+            expected.extend(GUARDED_FINGERPRINTS.map(|(dimension, hash)| format!("guarded {dimension} {hash}")));
             assert_proven(&run, &expected, "done", &format!("{board:?}, {profile}"));
         }
     }

@@ -1,4 +1,5 @@
-//! Runs the bit-exactness test of `core/tests/fingerprint.rs` on a board. Prints `dimension fingerprint` lines, then `done`.
+//! Runs the bit-exactness test of `core/tests/fingerprint.rs` on a board. Prints `dimension fingerprint` lines, the same for guarded agents,
+//! then `done`.
 #![no_std]
 #![no_main]
 
@@ -10,7 +11,8 @@ mod fingerprint;
 
 use cortex_m_rt::entry;
 use cortex_m_semihosting::hprintln;
-use fingerprint::fingerprint;
+use fedbandit_core::packed_len;
+use fingerprint::{fingerprint, guarded_fingerprint};
 
 #[entry]
 fn main() -> ! {
@@ -21,6 +23,9 @@ fn main() -> ! {
     if !cfg!(feature = "microbit") {
         hprintln!("32 {}", fingerprint::<32>());
     }
+    hprintln!("guarded 4 {}", guarded_fingerprint::<4, { packed_len(4) }>());
+    hprintln!("guarded 8 {}", guarded_fingerprint::<8, { packed_len(8) }>());
+    hprintln!("guarded 16 {}", guarded_fingerprint::<16, { packed_len(16) }>());
     hprintln!("done");
     semihosting::succeed()
 }

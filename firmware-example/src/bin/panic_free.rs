@@ -14,7 +14,8 @@ use fedbandit_core::wire::{
     Channel, Identity, Message, cobs, is_model, max_frame_len, unverified_address, unverified_run,
 };
 use fedbandit_core::{
-    Action, Agent, AsAction, Model, Prior, Rewards, Values, norm_squared_limit, packed_len, project, rounding,
+    Action, Agent, AsAction, Guard, GuardedAgent, Model, Prior, Rewards, Values, norm_squared_limit, packed_len,
+    project, rounding,
 };
 use rand_pcg::Pcg32;
 
@@ -59,6 +60,7 @@ fn main() -> ! {
                 agent = restored;
             }
             call_wire(&mut agent, &mut rng);
+            call_guard(&model, decision_set, &mut rng);
             _ = black_box((packed_len(black_box(3)), norm_squared_limit(black_box(3))));
             _ = black_box((rounding::sums(black_box(3), D), rounding::score(black_box(3), 1.0, 1.0, 1.0)));
             if cfg!(feature = "reachable-panic") {
@@ -79,6 +81,27 @@ fn call_selection<A: AsAction<D>>(agent: &mut Agent<D>, decision_set: &[A], rng:
         _ = black_box(agent.score(action));
         _ = black_box(agent.record(action, black_box(0.5)));
     }
+}
+
+/// Calls the API of the guarded agent.
+fn call_guard(model: &Model<'_>, decision_set: &[Action<D>], rng: &mut Pcg32) {
+    const T: usize = packed_len(D);
+    let (prior, guard) = (Prior::new(1.0, 1.0, 8, Rewards::Unbounded), Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 });
+    let Ok(mut agent) = GuardedAgent::<D, T>::new(black_box(&prior), black_box(guard)) else { return };
+    _ = black_box(agent.begin(model));
+    _ = black_box(agent.select_or_scout(decision_set, black_box(0.1), rng));
+    for action in decision_set {
+        _ = black_box(agent.record(action, black_box(0.5)));
+    }
+    _ = black_box(agent.finish());
+    _ = black_box((agent.follows_controller(), agent.alarms(), agent.episode()));
+    let mut saved = [0_u8; GuardedAgent::<D, T>::SAVED_LEN];
+    _ = black_box(agent.save(black_box(&mut saved)));
+    _ = black_box(GuardedAgent::<D, T>::restore(black_box(&saved), guard).is_ok());
+    let Ok(mut session) = Session::<D, { max_frame_len(D) }, 2>::new(Identity::new(1, 2, D as u8, [0; 32]), 1) else {
+        return;
+    };
+    _ = black_box(session.handle(black_box(&mut []), &mut agent, black_box(1)));
 }
 
 /// Calls the API of identities, frames, COBS and the session. The blob is opaque, so with the feature `sealed` its frames may be

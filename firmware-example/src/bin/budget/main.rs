@@ -16,7 +16,7 @@ use cortex_m::peripheral::syst::SystClkSource;
 use cortex_m_rt::entry;
 use cortex_m_semihosting::hprintln;
 use fedbandit_core::wire::{Channel, Identity, Message, max_frame_len};
-use fedbandit_core::{Action, Agent, Model, Prior, Rewards, packed_len, project};
+use fedbandit_core::{Action, Agent, Guard, GuardedAgent, Model, Prior, Rewards, packed_len, project};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
@@ -39,9 +39,12 @@ fn main() -> ! {
     let calibration = ticks(&mut || cortex_m::asm::delay(CALIBRATION / 2 - 1));
     measure::<8, { packed_len(8) }, { max_frame_len(8) }>(calibration);
     measure::<16, { packed_len(16) }, { max_frame_len(16) }>(calibration);
+    measure_guard::<8, { packed_len(8) }>(calibration);
+    measure_guard::<16, { packed_len(16) }>(calibration);
     // Decided at run time, so that boards with too little RAM run the same code.
     if stack::free() > 32 * 1024 {
         measure::<32, { packed_len(32) }, { max_frame_len(32) }>(calibration);
+        measure_guard::<32, { packed_len(32) }>(calibration);
     }
     hprintln!("done");
     semihosting::succeed()
@@ -93,6 +96,43 @@ fn measure<const D: usize, const PACKED: usize, const FRAME: usize>(calibration:
             black_box(black_box(&mut device).encode_summary(black_box(&summary), black_box(&mut frame)).unwrap());
         });
     }
+}
+
+/// Number of calls per measurement of the guard, whose calls take up to 40 million instructions.
+const GUARD_CALLS: u32 = 20;
+
+/// Measures the guard: the fusion at the start of an episode, and the test at its end, here with one recorded step.
+#[inline(never)]
+fn measure_guard<const D: usize, const PACKED: usize>(calibration: u32) {
+    let mut rng = Pcg32::seed_from_u64(8);
+    let mut uniform = || (rng.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
+    let prior = Prior::new(1.0, 1.0, 65_536, Rewards::Unbounded);
+    let mut agent = GuardedAgent::<D, PACKED>::new(&prior, Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 }).unwrap();
+    hprintln!("{} guard_bytes {}", D, size_of::<GuardedAgent<D, PACKED>>() - size_of::<Agent<D>>());
+    let mut action = Action::<D>::zeros();
+    for _ in 0..4 * D {
+        action = project(&Action::<D>::from_fn(|_, _| uniform()));
+        agent.record(&action, 0.5 * action[0]).unwrap();
+    }
+    agent.finish();
+    let mut theta = [0.0; D];
+    theta[0] = 0.5;
+    let mut on_diagonal = (0..D).flat_map(|i| (i..D).map(move |j| i == j));
+    let design: [f32; PACKED] = core::array::from_fn(|_| if on_diagonal.next() == Some(true) { 8.0 } else { 0.0 });
+    let model = Model::new(agent.episode(), prior.episode_len, 1.0, prior.rewards, &theta, &design);
+    agent.begin(&model).unwrap();
+    assert!(agent.follows_controller());
+    let instructions = |quantity: &str, work: &mut dyn FnMut()| {
+        let ticks = ticks(&mut || (0..GUARD_CALLS).for_each(|_| work()));
+        let instructions = u64::from(ticks) * u64::from(CALIBRATION) / u64::from(calibration) / u64::from(GUARD_CALLS);
+        hprintln!("{} {} {}", D, quantity, instructions);
+    };
+    instructions("guarded_begin", &mut || black_box(&mut agent).begin(black_box(&model)).unwrap());
+    hprintln!("{} stack_guarded_begin {}", D, stack::depth(&mut || agent.begin(black_box(&model)).unwrap()).unwrap());
+    instructions("guarded_finish", &mut || {
+        black_box(&mut agent).record(black_box(&action), black_box(0.1)).unwrap();
+        black_box(black_box(&mut agent).finish());
+    });
 }
 
 fn ticks(work: &mut dyn FnMut()) -> u32 {
