@@ -2,6 +2,7 @@
 
 use nalgebra::{DMatrix, DVector};
 
+use super::episodes::Episodes;
 use super::streams::Streams;
 use crate::aggregate::{distance, lower_median};
 use crate::math::symmetric;
@@ -315,8 +316,8 @@ fn residual_spread(evidence: &Evidence<'_>, theta: &[f64]) -> f64 {
     lower_median(spreads.collect())
 }
 
-/// Schedule of an agent that learns alone: λ = 1 and β = R√(ln det(Λ/λ) + 2 ln(1/δ)) + S√λ (Abbasi-Yadkori, Pál and
-/// Szepesvári 2011, Theorem 2).
+/// Schedule of an agent that learns alone: λ = 1 and β = R√(d·ln((1 + n)/δ)) + S after n steps (Abbasi-Yadkori, Pál and
+/// Szepesvári 2011, Theorem 2, with ‖x‖ ≤ 1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoloSchedule {
     /// R.
@@ -325,6 +326,8 @@ pub struct SoloSchedule {
     pub theta_bound: f64,
     /// δ.
     pub delta: f64,
+    /// Lengths of the episodes.
+    pub episodes: Episodes,
 }
 
 impl Schedule for SoloSchedule {
@@ -332,9 +335,9 @@ impl Schedule for SoloSchedule {
         1.0
     }
 
-    fn beta(&self, _: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
-        let eigenvalues = symmetric::eigenpairs(solution.design);
-        let log_det: f64 = eigenvalues.iter().map(|(value, _)| (value / solution.lambda).ln()).sum();
-        self.noise * (log_det.max(0.0) - 2.0 * self.delta.ln()).sqrt() + self.theta_bound * solution.lambda.sqrt()
+    fn beta(&self, evidence: &Evidence<'_>, _: &Solution<'_>) -> f64 {
+        let steps = self.episodes.steps_before(evidence.episode) as f64;
+        let d = evidence.feature_sum.len() as f64;
+        self.noise * (d * ((1.0 + steps) / self.delta).ln()).sqrt() + self.theta_bound
     }
 }

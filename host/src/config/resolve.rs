@@ -108,6 +108,7 @@ impl ResolvedRun {
                 noise: rewards.noise(),
                 theta_bound: theta_norm,
                 delta,
+                episodes: self.episodes()?,
             }),
             (ScheduleName::Calibrated, _) => {
                 let corruption = match aggregator {
