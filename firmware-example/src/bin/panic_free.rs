@@ -86,7 +86,8 @@ fn call_selection<A: AsAction<D>>(agent: &mut Agent<D>, decision_set: &[A], rng:
 /// Calls the API of the guarded agent.
 fn call_guard(model: &Model<'_>, decision_set: &[Action<D>], rng: &mut Pcg32) {
     const T: usize = packed_len(D);
-    let (prior, guard) = (Prior::new(1.0, 1.0, 8, Rewards::Unbounded), Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 });
+    let (prior, guard) =
+        (Prior::new(1.0, 1.0, 8, Rewards::Unbounded), Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 });
     let Ok(mut agent) = GuardedAgent::<D, T>::new(black_box(&prior), black_box(guard)) else { return };
     _ = black_box(agent.begin(model));
     _ = black_box(agent.select_or_scout(decision_set, black_box(0.1), rng));

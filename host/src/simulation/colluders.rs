@@ -6,9 +6,9 @@ use super::attack::Attack;
 use super::attackers::Attackers;
 use super::config::SimulationConfig;
 use super::environment::World;
-use super::guard::GuardName;
 use super::fleet::{EpisodeSteps, Fleet, Models, fleet};
 use super::forged_summary::ForgedSummary;
+use super::guard::GuardName;
 use super::replay::Logs;
 use crate::algorithm::ControllerConfig;
 use crate::config::ConfigError;
@@ -40,13 +40,8 @@ impl Colluders {
         let corrupted: Vec<bool> = (0..config.run.agents).map(|agent| agent >= honest).collect();
         let attackers = Attackers::new(config, seed, controller_config, &world.theta, &corrupted)?;
         let numbers: Vec<usize> = (1..=config.run.agents).collect();
-        let fleet = fleet(
-            world,
-            &numbers,
-            seed,
-            controller_config.rewards(),
-            (GuardName::Off, GuardName::constants(config)),
-        );
+        let fleet =
+            fleet(world, &numbers, seed, controller_config.rewards(), (GuardName::Off, GuardName::constants(config)));
         Ok(Self { controller_config, fleet, attackers, honest })
     }
 

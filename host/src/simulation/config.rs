@@ -42,7 +42,10 @@ impl SimulationConfig {
             return fail("corrupt", format!("must be at least 0 and below {limit}, got {}", self.corrupt));
         }
         if self.guard != GuardName::Off && self.run.privacy.is_some() {
-            return fail("guard", "not available with privacy, whose proof needs devices that remember nothing but models");
+            return fail(
+                "guard",
+                "not available with privacy, whose proof needs devices that remember nothing but models",
+            );
         }
         self.resolve().validate()
     }
@@ -89,8 +92,14 @@ mod tests {
         let text =
             "{\"arms\":3,\"agents\":7,\"environment\":\"shared\",\"attack\":\"none\",\"sigma\":0.5,\"corrupt\":0.0}";
         let run = RunConfig { agents: 7, sigma: Some(0.5), ..RunConfig::default() };
-        let config =
-            SimulationConfig { run, arms: 3, environment: Environment::Shared, attack: Attack::None, corrupt: 0.0, guard: GuardName::Off };
+        let config = SimulationConfig {
+            run,
+            arms: 3,
+            environment: Environment::Shared,
+            attack: Attack::None,
+            corrupt: 0.0,
+            guard: GuardName::Off,
+        };
         assert_eq!(serde_json::from_str::<SimulationConfig>(text).unwrap(), config);
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);
         let error = |text| serde_json::from_str::<SimulationConfig>(text).unwrap_err().to_string();

@@ -2,7 +2,9 @@
 
 use std::ops::Deref;
 
-use fedbandit_core::{Agent, EpisodeSummary, Guard, GuardedAgent, Model, ModelError, Prior, RecordError};
+use fedbandit_core::{
+    Action, Agent, EpisodeSummary, Guard, GuardedAgent, MAX_EPISODE_LEN, Model, ModelError, Prior, RecordError,
+};
 
 use super::config::SimulationConfig;
 use crate::names::named;
@@ -31,7 +33,7 @@ impl GuardName {
     /// Returns the constants of the guard in a world.
     pub(super) fn constants(config: &SimulationConfig) -> Guard {
         let noise = config.run.rewards.noise().max(MIN_NOISE) as f32;
-        Guard { noise, theta_norm: config.run.theta_norm as f32 }
+        Guard { noise, theta_norm: config.run.theta_norm as f32, max_episode_len: MAX_EPISODE_LEN }
     }
 }
 
@@ -57,7 +59,7 @@ impl<const D: usize, const T: usize> DeviceAgent<D, T> {
         }
     }
 
-    pub(super) fn record(&mut self, action: &fedbandit_core::Action<D>, reward: f32) -> Result<(), RecordError> {
+    pub(super) fn record(&mut self, action: &Action<D>, reward: f32) -> Result<(), RecordError> {
         match self {
             Self::Plain(agent) => agent.record(action, reward),
             Self::Guarded(agent) => agent.record(action, reward),
