@@ -120,11 +120,12 @@ impl<const D: usize> Agent<D> {
     /// it would interrupt an episode with recorded steps. The last valid model then stays in use.
     pub fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
         let terms = self.check(model)?;
-        self.apply(model, terms)
+        self.apply(model, &terms)
     }
 
     /// Factorises the design matrix of a checked model, and puts the model into force.
-    fn apply(&mut self, model: &Model<'_>, terms: Terms<D>) -> Result<(), ModelError> {
+    #[inline]
+    fn apply(&mut self, model: &Model<'_>, terms: &Terms<D>) -> Result<(), ModelError> {
         let (mut square, mut diagonal) = ([[0.0; D]; D], [0.0; D]);
         factorise(model.design.iter(), &mut square, &mut diagonal)?;
         self.install(terms, &square, &diagonal);
@@ -132,6 +133,7 @@ impl<const D: usize> Agent<D> {
     }
 
     /// Checks everything about a model except its design matrix.
+    #[inline]
     pub(crate) fn check(&self, model: &Model<'_>) -> Result<Terms<D>, ModelError> {
         if model.episode < self.episode {
             return Err(ModelError::OldEpisode { model: model.episode, agent: self.episode });
@@ -140,6 +142,7 @@ impl<const D: usize> Agent<D> {
     }
 
     /// [`check`](Self::check) for an agent that ran ahead without models and, between episodes, returns to the model's.
+    #[inline]
     pub(crate) fn check_back(&self, model: &Model<'_>) -> Result<Terms<D>, ModelError> {
         let (theta, design) = (model.theta, model.design);
         if theta.len() != D || design.len() != packed_len(D) {
@@ -163,14 +166,15 @@ impl<const D: usize> Agent<D> {
     }
 
     /// Puts checked terms into force, with the inverse factor of their design matrix.
-    pub(crate) fn install(&mut self, terms: Terms<D>, square: &[[f32; D]; D], diagonal: &[f32; D]) {
+    #[inline]
+    pub(crate) fn install(&mut self, terms: &Terms<D>, square: &[[f32; D]; D], diagonal: &[f32; D]) {
         for (i, (own, row)) in self.square.iter_mut().zip(square).enumerate() {
             for (own, entry) in own.iter_mut().zip(row).take(i) {
                 *own = *entry;
             }
         }
         self.diagonal = *diagonal;
-        let Terms { theta, beta, episode, episode_len, rewards } = terms;
+        let Terms { theta, beta, episode, episode_len, rewards } = *terms;
         (self.theta, self.beta) = (theta, beta);
         (self.episode, self.episode_len, self.rewards) = (episode, episode_len, rewards);
     }
@@ -456,7 +460,7 @@ impl<const D: usize> Learner<D> for Agent<D> {
 
     fn go_back(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
         let terms = self.check_back(model)?;
-        self.apply(model, terms)
+        self.apply(model, &terms)
     }
 
     fn restart(&mut self) {

@@ -184,7 +184,7 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
                 (own.theta, own.beta)
             }
         };
-        self.agent.install(Terms { theta, beta, ..terms }, &factor.square, &factor.diagonal);
+        self.agent.install(&Terms { theta, beta, ..terms }, &factor.square, &factor.diagonal);
         Ok(())
     }
 
@@ -314,7 +314,7 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
             Some(own) => {
                 let mut scout = self.agent.clone();
                 let terms = Terms { theta: own.theta, beta: own.beta, ..scout.terms() };
-                scout.install(terms, &factor.square, &factor.diagonal);
+                scout.install(&terms, &factor.square, &factor.diagonal);
                 scout.select(decision_set)
             }
             None => self.agent.select(decision_set),
@@ -333,7 +333,7 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
             let mut factor = Factor::new();
             let own = self.own_or_none(&mut factor);
             let terms = Terms { theta: own.theta, beta: own.beta, ..self.agent.terms() };
-            self.agent.install(terms, &factor.square, &factor.diagonal);
+            self.agent.install(&terms, &factor.square, &factor.diagonal);
         }
         self.agent.summary(ended)
     }
