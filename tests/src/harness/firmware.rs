@@ -105,7 +105,7 @@ impl<'a> Program<'a> {
 pub fn build_host() -> Result<PathBuf, String> {
     let mut cargo = Command::new("cargo");
     // A test builds the program of its package, with the features that `./ci.sh` has already built.
-    cargo.current_dir(repository()).args(["test", "--no-run", "--test", "service", "--profile", "checks"]);
+    cargo.current_dir(repository()).args(["test", "--no-run", "--test", "program", "--profile", "checks"]);
     cargo.args(["--locked", "--quiet", "--workspace", "--all-features"]);
     // Cargo sets these for a test. Passed on, they cause a rebuild of ring and its dependents.
     let package = |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start));
