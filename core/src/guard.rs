@@ -108,13 +108,18 @@ struct Factor<const D: usize> {
 }
 
 impl<const D: usize, const T: usize> GuardedAgent<D, T> {
-    /// Creates an agent in episode 1 without data, as [`Agent::new`].
+    /// Creates an agent in episode 1 without data. Until the first model it acts on its own data, whatever the prior's λ and β.
     ///
     /// # Errors
-    /// As [`Agent::new`], or a constant of the guard is not positive.
+    /// As [`Agent::new`], a constant of the guard is not positive, or the prior's episode is longer than the guard allows.
     pub fn new(prior: &Prior, guard: Guard) -> Result<Self, ModelError> {
         const { assert!(T == packed_len(D), "T must be packed_len(D)") };
-        Self::with(Agent::new(prior)?, guard).ok_or(ModelError::OutOfRange)
+        let mut agent = Self::with(Agent::new(prior)?, guard).ok_or(ModelError::OutOfRange)?;
+        if prior.episode_len > guard.max_episode_len {
+            return Err(ModelError::EpisodeLen(prior.episode_len));
+        }
+        agent.use_own_data();
+        Ok(agent)
     }
 
     /// Guards an agent without own data. `None` if a constant is not positive.
@@ -143,7 +148,11 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         self.alarms
     }
 
-    /// Fuses the controller's model with the agent's own data, and applies the result.
+    /// Fuses the controller's model with the agent's own data, and applies the result. A model after the first recorded step has no
+    /// effect.
+    ///
+    /// Record the reward of a choice before the next model: the test assumes that models do not depend on rewards that they are
+    /// judged by.
     ///
     /// Cost: about 13 times that of [`Agent::begin`].
     ///
@@ -154,10 +163,28 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         self.apply(model, terms)
     }
 
-    /// Forgets the own data, for another learning task.
+    /// Forgets the own data and all alarms, for another learning task, and discards the running episode's model.
+    ///
+    /// Do not call it at each [`NextRun`](crate::session::Event::NextRun) unless the controller is trusted: a hostile one could
+    /// then make the agent forget.
     pub fn forget(&mut self) {
-        (self.gram, self.feature_sum) = ([0.0; T], [0.0; D]);
-        (self.excess, self.fallback, self.alarms) = (0.0, 0, 0);
+        self.clear();
+        (self.fallback, self.alarms) = (0, 0);
+        self.use_own_data();
+    }
+
+    /// Removes the own data.
+    fn clear(&mut self) {
+        (self.gram, self.feature_sum, self.excess) = ([0.0; T], [0.0; D], 0.0);
+    }
+
+    /// Acts on the own data until the next model.
+    fn use_own_data(&mut self) {
+        let mut factor = Factor::new();
+        let own = self.own_or_none(&mut factor);
+        let terms = Terms { theta: own.theta, beta: own.beta, ..self.agent.terms() };
+        self.agent.install(&terms, &factor.square, &factor.diagonal);
+        self.follows = false;
     }
 
     fn apply(&mut self, model: &Model<'_>, terms: Terms<D>) -> Result<(), ModelError> {
@@ -193,7 +220,7 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         if let Some(own) = self.own(factor) {
             return own;
         }
-        self.forget();
+        self.clear();
         // Cannot fail: Λ_l = λI.
         self.own(factor).unwrap_or(Own { theta: [0.0; D], lambda: LAMBDA, beta: self.guard.theta_norm })
     }
@@ -300,7 +327,8 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// [`Agent::select`] that, with probability `share`, uses the own data alone. Such scout steps, in random places, bound what
     /// any controller can cost the device.
     ///
-    /// A scout step takes the time and the stack of an [`Agent::begin`] more.
+    /// The generator must be one that the controller cannot predict, and must not be that of a [session](crate::session), whose numbers
+    /// are sent as challenges. A scout step takes the time and the stack of an [`Agent::begin`] more.
     ///
     /// # Errors
     /// As [`Agent::select`].
@@ -324,17 +352,12 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// Ends the episode, adds its sums to the own data and returns its summary; see [`Agent::finish`].
     ///
     /// The prediction test compares how well θ_c and θ_l predicted the episode's rewards:
-    /// ℓ += Σ(r − ⟨x,θ_c⟩)² − Σ(r − ⟨x,θ_l⟩)², at least 0. If ℓ > 2R² ln(1/δ), models are ignored for some time. While they are, and
-    /// before the first one, the next episode starts with the own data, even if no model arrives.
+    /// ℓ += Σ(r − ⟨x,θ_c⟩)² − Σ(r − ⟨x,θ_l⟩)², at least 0. If ℓ > 2R² ln(1/δ), models are ignored for some time. The next
+    /// episode uses the own data alone until a model arrives.
     pub fn finish(&mut self) -> EpisodeSummary<'_, D> {
         self.absorb();
         let ended = self.agent.end();
-        if !self.follows {
-            let mut factor = Factor::new();
-            let own = self.own_or_none(&mut factor);
-            let terms = Terms { theta: own.theta, beta: own.beta, ..self.agent.terms() };
-            self.agent.install(&terms, &factor.square, &factor.diagonal);
-        }
+        self.use_own_data();
         self.agent.summary(ended)
     }
 
@@ -356,21 +379,21 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
 
     /// Updates ℓ with the running episode's sums, and raises the alarm.
     fn test(&mut self) {
-        let Some(own) = self.own(&mut Factor::new()) else { return };
-        let (mut difference, mut sum) = (*self.agent.theta(), *self.agent.theta());
-        add_scaled(&mut difference, -1.0, &own.theta);
-        add_scaled(&mut sum, 1.0, &own.theta);
-        // (θ_c − θ_l)ᵀ(U(θ_c + θ_l) − 2u)
-        let mut y = product(self.agent.gram(), &sum);
-        add_scaled(&mut y, -2.0, &self.agent.feature_sum);
-        let excess = self.excess + dot(&difference, &y);
-        // Also raises the alarm for NaN.
+        // Without an own estimate there is nothing to trust, and NaN is no proof of innocence: both raise the alarm.
+        let excess = self.own(&mut Factor::new()).map_or(f32::NAN, |own| {
+            let (mut difference, mut sum) = (*self.agent.theta(), *self.agent.theta());
+            add_scaled(&mut difference, -1.0, &own.theta);
+            add_scaled(&mut sum, 1.0, &own.theta);
+            // (θ_c − θ_l)ᵀ(U(θ_c + θ_l) − 2u)
+            let mut y = product(self.agent.gram(), &sum);
+            add_scaled(&mut y, -2.0, &self.agent.feature_sum);
+            self.excess + dot(&difference, &y)
+        });
         let is_quiet = excess <= 2.0 * self.guard.noise * self.guard.noise * TEST;
         self.excess = if is_quiet { excess.max(0.0) } else { 0.0 };
         if !is_quiet {
             self.fallback = FIRST_FALLBACK << self.alarms.min(MAX_DOUBLINGS);
             self.alarms = self.alarms.saturating_add(1);
-            self.follows = false;
         }
     }
 }
@@ -389,6 +412,7 @@ impl<const D: usize, const T: usize> Learner<D> for GuardedAgent<D, T> {
     fn restart(&mut self) {
         self.absorb();
         self.agent.restart();
+        self.use_own_data();
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) const FINGERPRINTS: [(usize, u64); 4] = [
 /// The same for guarded agents.
 #[cfg(not(target_os = "none"))]
 pub(crate) const GUARDED_FINGERPRINTS: [(usize, u64); 3] =
-    [(4, 10_178_325_246_807_606_524), (8, 15_350_167_646_577_538_131), (16, 10_456_318_396_288_306_717)];
+    [(4, 17_809_570_002_107_350_227), (8, 7_043_453_029_832_349_951), (16, 3_085_713_125_499_984_241)];
 
 const SEED: u64 = 2022;
 const STEPS: u32 = 10_000;

@@ -279,6 +279,10 @@ fn controller_cannot_withdraw_a_lie() {
                 true => Learner::restart(&mut agent),
                 false => _ = agent.finish(),
             }
+            // Whatever was sent, the next episode starts with the own data.
+            let (local, x) = (own.ellipsoid(), draws.action());
+            assert!((f64::from(agent.score(&x).unwrap()) - local.score(&wide(&x))).abs() < 2e-3);
+            assert!(!agent.follows_controller());
         }
         assert!(agent.alarms() > 0, "cut short: {cut_short}");
     }
@@ -318,6 +322,17 @@ fn agent_without_controller_acts_on_own_data() {
     assert_own(&agent, &own, &mut draws);
     agent.forget();
     assert_eq!(agent.alarms(), 0);
+    assert_own(&agent, &OwnData::default(), &mut draws);
+    // A true model is no excuse to go on with it for ever.
+    let (mut agent, mut own) = (guarded(64), OwnData::default());
+    assert_own(&agent, &own, &mut draws);
+    let (theta, packed, beta, _) = model_of(&truth, &(Matrix::identity() * 1e4), 1.0);
+    agent.begin(&Model::new(1, 64, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
+    assert!(agent.follows_controller());
+    run_episode(&mut agent, &mut own, &truth, &mut draws);
+    assert_own(&agent, &own, &mut draws);
+    run_episode(&mut agent, &mut own, &truth, &mut draws);
+    assert_own(&agent, &own, &mut draws);
 }
 
 /// What a guard relies on does not come from a message: long episodes and another reward range are rejected.
