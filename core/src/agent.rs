@@ -110,6 +110,26 @@ impl<const D: usize> Agent<D> {
         &self.theta
     }
 
+    /// Returns ‖θ − θ*‖_Λ/β: above 1, the ellipsoid in use does not contain θ*.
+    // Hidden: only simulations know θ*.
+    #[doc(hidden)]
+    pub fn width_ratio(&self, truth: &[f32; D]) -> f32 {
+        let mut error = self.theta;
+        kernel::add_scaled(&mut error, -1.0, truth);
+        // ‖e‖_Λ = ‖y‖ for Wᵀy = e, by back substitution.
+        let (mut rest, mut squares) = (error.as_mut_slice(), 0.0);
+        for (row, w_ii) in self.square.iter().zip(&self.diagonal).rev() {
+            let Some((y, before)) = rest.split_last_mut() else { break };
+            *y /= w_ii;
+            squares += *y * *y;
+            for (entry, w) in before.iter_mut().zip(row) {
+                *entry -= w * *y;
+            }
+            rest = before;
+        }
+        libm::sqrtf(squares) / self.beta
+    }
+
     /// Applies the controller's model and factorises its Λ (line 4).
     ///
     /// A model of a later episode moves the agent to that episode, so a device that was offline catches up. Applying the

@@ -2,6 +2,7 @@
 //!
 //! `docs/theory.md` proves the formulas. All arithmetic is f32 in a fixed order, so every target computes the same bits.
 
+use core::num::NonZeroU32;
 use core::ops::Deref;
 
 use rand_core::Rng;
@@ -28,14 +29,17 @@ const LAMBDA_STEP: f32 = 16.0;
 /// Largest number of such steps.
 const MAX_LAMBDA_STEPS: u32 = 12;
 
+/// ln(1/δ) of the gate, for δ = 10⁻². It rejects models with ‖θ_g − θ_l‖²_Λ_l above a bound on the 1 − δ quantile of R²χ²_d.
+const GATE: f32 = 4.605_170_2;
+
 /// ln(1/δ) of the prediction test, for δ = 10⁻⁵.
 const TEST: f32 = 11.512_925;
 
-/// Number of steps without the controller's models after the first alarm; each further alarm doubles it.
-const FIRST_FALLBACK: u32 = 512;
+/// Number of steps without the controller's models after the first alarm; each further alarm doubles it, up to `u32::MAX`.
+const FIRST_FALLBACK: u32 = 1024;
 
-/// Largest number of doublings.
-const MAX_DOUBLINGS: u8 = 12;
+/// Largest number of alarms that halve the threshold of the test.
+const MAX_HALVINGS: u8 = 3;
 
 /// Weights of the controller's ellipsoid that a fusion tries, besides 0.
 const WEIGHTS: [f32; 4] = [0.1, 0.9, 1.0, 0.5];
@@ -53,24 +57,42 @@ pub struct Guard {
     pub theta_norm: f32,
     /// Longest episode: a lie is found at the end of its episode at the earliest.
     pub max_episode_len: u32,
+    /// Half-life H of the own data in steps, for a θ* that drifts. `None` if θ* is constant: all steps then count alike.
+    pub half_life: Option<NonZeroU32>,
+}
+
+impl Guard {
+    /// Returns 2^(−n/H), the factor by which n further steps reduce the weight of the own data.
+    fn retention(&self, steps: u32) -> Option<f32> {
+        self.half_life.map(|half_life| libm::exp2f(-(steps as f32) / half_life.get() as f32))
+    }
+
+    /// Returns true if all constants are positive and in range.
+    pub(crate) fn is_valid(&self) -> bool {
+        let is_positive = |constant: f32| constant > 0.0 && in_range(constant).is_ok();
+        is_positive(self.noise) && is_positive(self.theta_norm) && self.max_episode_len > 0
+    }
 }
 
 /// Agent that trusts its own data more than the controller.
 ///
 /// It sums up its own actions and rewards over all episodes. Each model is fused with them: the agent then acts on an ellipsoid
-/// that contains the intersection of the controller's and its own. If the two do not meet, or if the fused models predicted the
-/// rewards significantly worse than the own data, the agent ignores models for some time and acts on its own data alone. It does so
-/// too without a controller.
+/// that contains the intersection of the controller's and its own. If the two do not meet, or the model is too far from the own
+/// estimate (the gate), the episode uses the own data alone. If the fused models predicted the rewards significantly worse than the
+/// own data, the agent raises an alarm and ignores models for some time. Without a controller it acts on its own data too.
+///
+/// With a [half-life](Guard::half_life) old steps lose weight, so that the own estimate follows a θ* that drifts. The width β_l
+/// does not allow for the drift itself.
 ///
 /// The own data survive a change of the run. If the next run is another learning task, call [`forget`](Self::forget).
 ///
 /// Within an episode it is an [`Agent`], with the same costs. T must be [`packed_len`] of D, the length of a packed triangle; the
-/// compiler checks it. RAM: that of the agent and 4·(T + D) + 24 bytes.
+/// compiler checks it. RAM: that of the agent and 4·(T + D) + 28 bytes.
 ///
 /// ```
 /// use fedbandit_core::{Guard, GuardedAgent, Prior, Rewards, packed_len};
 /// let prior = Prior::new(1.0, 1.0, 8, Rewards::Unbounded);
-/// let guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 64 };
+/// let guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 64, half_life: None };
 /// let mut agent = GuardedAgent::<2, { packed_len(2) }>::new(&prior, guard)?;
 /// let choice = agent.select(&[[0.0, 0.5], [0.0, 1.0]]).unwrap();
 /// assert_eq!(choice.index, 1);
@@ -81,9 +103,10 @@ pub struct Guard {
 pub struct GuardedAgent<const D: usize, const T: usize> {
     pub(crate) agent: Agent<D>,
     pub(crate) guard: Guard,
-    /// V, packed: Σxxᵀ over all finished episodes.
+    /// V, packed: Σw·xxᵀ over all finished episodes. A half-life H gives a step the weight w = 2^(−h/H) if h steps were recorded
+    /// since the end of its episode; otherwise w = 1.
     pub(crate) gram: [f32; T],
-    /// v: Σxr over all finished episodes.
+    /// v: Σw·xr over all finished episodes.
     pub(crate) feature_sum: [f32; D],
     /// ℓ of the prediction test.
     pub(crate) excess: f32,
@@ -114,7 +137,10 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// As [`Agent::new`], a constant of the guard is not positive, or the prior's episode is longer than the guard allows.
     pub fn new(prior: &Prior, guard: Guard) -> Result<Self, ModelError> {
         const { assert!(T == packed_len(D), "T must be packed_len(D)") };
-        let mut agent = Self::with(Agent::new(prior)?, guard).ok_or(ModelError::OutOfRange)?;
+        if !guard.is_valid() {
+            return Err(ModelError::OutOfRange);
+        }
+        let mut agent = Self::with(Agent::new(prior)?, guard);
         if prior.episode_len > guard.max_episode_len {
             return Err(ModelError::EpisodeLen(prior.episode_len));
         }
@@ -122,20 +148,10 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         Ok(agent)
     }
 
-    /// Guards an agent without own data. `None` if a constant is not positive.
-    pub(crate) fn with(agent: Agent<D>, guard: Guard) -> Option<Self> {
-        let is_positive = |constant: f32| constant > 0.0 && in_range(constant).is_ok();
+    /// Guards an agent without own data.
+    pub(crate) const fn with(agent: Agent<D>, guard: Guard) -> Self {
         let (gram, feature_sum) = ([0.0; T], [0.0; D]);
-        (is_positive(guard.noise) && is_positive(guard.theta_norm) && guard.max_episode_len > 0).then_some(Self {
-            agent,
-            guard,
-            gram,
-            feature_sum,
-            excess: 0.0,
-            fallback: 0,
-            alarms: 0,
-            follows: false,
-        })
+        Self { agent, guard, gram, feature_sum, excess: 0.0, fallback: 0, alarms: 0, follows: false }
     }
 
     /// Returns true if the running episode uses the controller's model, fused with own data.
@@ -146,6 +162,37 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// Returns the number of alarms of the prediction test, up to 255.
     pub fn alarms(&self) -> u8 {
         self.alarms
+    }
+
+    /// Returns true while models are ignored after an alarm.
+    pub fn ignores_models(&self) -> bool {
+        self.fallback > 0
+    }
+
+    /// Returns V, packed, λ and β_l of the own ellipsoid, whose centre is the agent's θ between episodes.
+    // Hidden, like the next two: only a simulated adversary needs it.
+    #[doc(hidden)]
+    pub fn own_ellipsoid(&self) -> Option<(&[f32; T], f32, f32)> {
+        self.own(&mut Factor::new()).map(|own| (&self.gram, own.lambda, own.beta))
+    }
+
+    /// Returns ℓ of the prediction test and its threshold.
+    #[doc(hidden)]
+    pub fn test_state(&self) -> (f32, f32) {
+        (self.excess, self.threshold())
+    }
+
+    /// Returns the number of steps for which models would be ignored after an alarm.
+    #[doc(hidden)]
+    pub fn next_fallback(&self) -> u32 {
+        FIRST_FALLBACK.saturating_mul(2_u32.saturating_pow(self.alarms.into()))
+    }
+
+    /// Returns the threshold of the prediction test: 2R² ln(1/δ), halved by each of the first alarms. A controller that lied once is
+    /// trusted less.
+    fn threshold(&self) -> f32 {
+        let halvings = self.alarms.min(MAX_HALVINGS);
+        2.0 * self.guard.noise * self.guard.noise * TEST / (1_u32 << halvings) as f32
     }
 
     /// Fuses the controller's model with the agent's own data, and applies the result. A model after the first recorded step has no
@@ -163,7 +210,8 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         self.apply(model, terms)
     }
 
-    /// Forgets the own data and all alarms, for another learning task, and discards the running episode's model.
+    /// Forgets all own data and alarms at once, for another learning task, and discards the running episode's model. For a
+    /// parameter that drifts within a task, use [`Guard::half_life`] instead.
     ///
     /// Do not call it at each [`NextRun`](crate::session::Event::NextRun) unless the controller is trusted: a hostile one could
     /// then make the agent forget.
@@ -227,7 +275,8 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
 
     /// Computes θ_l = Λ_l⁻¹v and β_l for Λ_l = λI + V, and leaves the factor of Λ_l. `None` if they are beyond f32.
     ///
-    /// β_l = R√(ln det(Λ_l/λ) + 2 ln(1/δ)) + S√λ (Abbasi-Yadkori et al. 2011, Theorem 2).
+    /// β_l = R√(ln det(Λ_l/λ) + 2 ln(1/δ)) + S√λ (Abbasi-Yadkori et al. 2011, Theorem 2). With a half-life the theorem applies to
+    /// the actions √w·x with the rewards √w·r, whose noise is R-sub-Gaussian since w ≤ 1. It then covers θ* at each fixed time.
     fn own(&self, factor: &mut Factor<D>) -> Option<Own<D>> {
         let (mut lambda, mut steps) = (LAMBDA, 0);
         while factor.of(self.mixed(None, 1.0, lambda)).is_err() {
@@ -247,7 +296,8 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     }
 
     /// Fuses the ellipsoids {θ: ‖θ − θ_g‖_A ≤ 1} of the model and {θ: ‖θ − θ_l‖_B ≤ 1} of the own data. Returns θ_c and β_c with
-    /// the factor of Λ_c, or `None` if the own ellipsoid is better or the two do not meet.
+    /// the factor of Λ_c, or `None` if the own ellipsoid is better, the two do not meet, or the gate rejects the model:
+    /// ‖θ_g − θ_l‖²_Λ_l > R²(d + 2√(d·ln(1/δ)) + 2·ln(1/δ)).
     ///
     /// With A and B in units of β_l², the fused set of weight w is Λ_c = wA + (1 − w)B, θ_c = Λ_c⁻¹(wAθ_g + (1 − w)Bθ_l) and
     /// β_c² = β_l²(1 − κ), κ = w(1 − w)·ΔᵀAΛ_c⁻¹BΔ/β_l², Δ = θ_g − θ_l. It contains the intersection for every w, and the
@@ -265,6 +315,9 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         add_scaled(&mut delta, -1.0, &own.theta);
         let a_delta = product(self.mixed(Some((model.design, scale)), 0.0, 0.0), &delta);
         let b_delta = product(self.mixed(None, 1.0, own.lambda), &delta);
+        if dot(&delta, &b_delta) > self.guard.noise * self.guard.noise * largest_deviation(D as f32) {
+            return None;
+        }
         let mixture = |weight: f32| self.mixed(Some((model.design, scale * weight)), 1.0 - weight, own.lambda);
         let mut best = (0.0, 0.0, factor.trace(&self.gram));
         let mut last = 0.0;
@@ -352,8 +405,8 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
     /// Ends the episode, adds its sums to the own data and returns its summary; see [`Agent::finish`].
     ///
     /// The prediction test compares how well θ_c and θ_l predicted the episode's rewards:
-    /// ℓ += Σ(r − ⟨x,θ_c⟩)² − Σ(r − ⟨x,θ_l⟩)², at least 0. If ℓ > 2R² ln(1/δ), models are ignored for some time. The next
-    /// episode uses the own data alone until a model arrives.
+    /// ℓ += Σ(r − ⟨x,θ_c⟩)² − Σ(r − ⟨x,θ_l⟩)², at least 0. If ℓ exceeds a threshold, at first 2R² ln(1/δ), models are ignored for
+    /// some time. The next episode uses the own data alone until a model arrives.
     pub fn finish(&mut self) -> EpisodeSummary<'_, D> {
         self.absorb();
         let ended = self.agent.end();
@@ -361,7 +414,8 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         self.agent.summary(ended)
     }
 
-    /// Tests the model on the running episode's steps, and adds them to the own data.
+    /// Tests the model on the running episode's steps, and adds them to the own data, whose weights it first reduces by the number
+    /// of these steps.
     fn absorb(&mut self) {
         if self.agent.steps() == 0 {
             return;
@@ -370,7 +424,10 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         if self.follows {
             self.test();
         }
-        let Self { agent, gram, feature_sum, .. } = self;
+        let Self { agent, guard, gram, feature_sum, .. } = self;
+        if let Some(retention) = guard.retention(agent.steps()) {
+            gram.iter_mut().chain(&mut *feature_sum).for_each(|sum| *sum *= retention);
+        }
         for (sum, value) in gram.iter_mut().zip(agent.gram()) {
             *sum += value;
         }
@@ -389,10 +446,10 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
             add_scaled(&mut y, -2.0, &self.agent.feature_sum);
             self.excess + dot(&difference, &y)
         });
-        let is_quiet = excess <= 2.0 * self.guard.noise * self.guard.noise * TEST;
+        let is_quiet = excess <= self.threshold();
         self.excess = if is_quiet { excess.max(0.0) } else { 0.0 };
         if !is_quiet {
-            self.fallback = FIRST_FALLBACK << self.alarms.min(MAX_DOUBLINGS);
+            self.fallback = self.next_fallback();
             self.alarms = self.alarms.saturating_add(1);
         }
     }
@@ -477,6 +534,12 @@ impl<const D: usize> Factor<D> {
     }
 }
 
+/// Returns d + 2√(d·x) + 2x, which a χ² variable with d degrees of freedom exceeds with probability at most e^(−x) (Laurent and
+/// Massart 2000, Lemma 1).
+fn largest_deviation(d: f32) -> f32 {
+    d + 2.0 * libm::sqrtf(d * GATE) + 2.0 * GATE
+}
+
 /// Iterates over the rows of a packed triangle, each from its diagonal on.
 fn rows<const D: usize>(packed: &[f32]) -> impl Iterator<Item = &[f32]> {
     let mut rest = packed;
@@ -500,4 +563,28 @@ fn product<const D: usize>(mut packed: impl Iterator<Item = f32>, x: &[f32; D]) 
         remaining = (below, right);
     }
     y
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests may panic")]
+mod tests {
+    use super::*;
+    use crate::model::Rewards;
+
+    /// The period after the m-th alarm is 1024·2^{m−1} steps, or the largest number, and survives a reset.
+    #[test]
+    fn fallback_doubles_with_each_alarm_and_saturates() {
+        let guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 8, half_life: None };
+        let prior = Prior::new(1.0, 1.0, 8, Rewards::Unbounded);
+        for (alarms, period) in [(0, 1024), (1, 2048), (21, 1 << 31), (22, u32::MAX), (23, u32::MAX), (255, u32::MAX)] {
+            let mut agent = GuardedAgent::<2, 3>::new(&prior, guard).unwrap();
+            (agent.alarms, agent.excess, agent.follows) = (alarms, 1e6, true);
+            agent.record(&[0.5, 0.5], 0.1).unwrap();
+            agent.finish();
+            assert_eq!((agent.fallback, agent.alarms), (period, alarms.saturating_add(1)));
+            let mut saved = [0; GuardedAgent::<2, 3>::SAVED_LEN];
+            agent.save(&mut saved).unwrap();
+            assert_eq!(GuardedAgent::restore(&saved, guard).unwrap(), agent);
+        }
+    }
 }

@@ -177,11 +177,11 @@ impl<const D: usize, const T: usize> GuardedAgent<D, T> {
         if words.len() != 4 * (T + D) {
             return Err(length);
         }
-        if u32::from_le_bytes(*checksum) != crc32(body) {
+        if u32::from_le_bytes(*checksum) != crc32(body) || !guard.is_valid() {
             return Err(StateError::Corrupt);
         }
         let [e0, e1, e2, e3, f0, f1, f2, f3, alarms, follows, ..] = *header;
-        let mut restored = Self::with(Agent::restore(agent)?, guard).ok_or(StateError::Corrupt)?;
+        let mut restored = Self::with(Agent::restore(agent)?, guard);
         restored.excess = f32::from_le_bytes([e0, e1, e2, e3]);
         restored.fallback = u32::from_le_bytes([f0, f1, f2, f3]);
         (restored.alarms, restored.follows) = (alarms, follows != 0);

@@ -3,6 +3,8 @@
 //! Runs on this computer under `cargo test`, and on every board as a module of `firmware-example`'s `fingerprint`. It
 //! therefore uses neither the standard library nor a heap.
 
+use core::num::NonZeroU32;
+
 use fedbandit_core::{
     Action, Agent, Choice, EpisodeSummary, Guard, GuardedAgent, Model, ModelError, Prior, Rewards, Values, packed_len,
     project,
@@ -24,7 +26,7 @@ pub(crate) const FINGERPRINTS: [(usize, u64); 4] = [
 /// The same for guarded agents.
 #[cfg(not(target_os = "none"))]
 pub(crate) const GUARDED_FINGERPRINTS: [(usize, u64); 3] =
-    [(4, 17_809_570_002_107_350_227), (8, 7_043_453_029_832_349_951), (16, 3_085_713_125_499_984_241)];
+    [(4, 16_811_105_025_237_292_126), (8, 11_668_252_092_362_378_768), (16, 3_936_244_013_223_297_322)];
 
 const SEED: u64 = 2022;
 const STEPS: u32 = 10_000;
@@ -66,12 +68,16 @@ pub(crate) fn guarded_fingerprint<const D: usize, const T: usize>() -> u64 {
     hash_guarded_run::<D, T>(&mut Pcg32::seed_from_u64(SEED)).unwrap()
 }
 
-/// As [`hash_run`], with a guard, scouts, and every fourth model the opposite of what the data say.
+/// As [`hash_run`], with a guard and scouts. Models are near the own estimate, and every fourth is near its opposite. For D = 8
+/// the guard has a half-life.
 fn hash_guarded_run<const D: usize, const T: usize>(rng: &mut impl Rng) -> Result<u64, ModelError> {
     let prior = Prior::new(LAMBDA, 1.0, EPISODE_LEN, Rewards::Unbounded);
-    let mut agent = GuardedAgent::<D, T>::new(&prior, Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 })?;
+    let half_life = NonZeroU32::new(300).filter(|_| D == 8);
+    let guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536, half_life };
+    let mut agent = GuardedAgent::<D, T>::new(&prior, guard)?;
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     let mut decision_set = [Action::<D>::zeros(); ARMS];
+    let mut followed = 0;
     for _ in 0..STEPS {
         for action in &mut decision_set {
             *action = project(&Action::from_fn(|_, _| uniform(rng)));
@@ -82,15 +88,18 @@ fn hash_guarded_run<const D: usize, const T: usize>(rng: &mut impl Rng) -> Resul
         let reward = 0.5 * decision_set[index][0] + 0.2 * uniform(rng);
         agent.record(&decision_set[index], reward).unwrap();
         if agent.steps() == EPISODE_LEN {
-            let (mut theta, design) = next_model(agent.finish(), &mut hash);
-            if agent.episode() % 4 == 0 {
-                theta = theta.map(|entry| -entry);
-            }
+            let (_, design) = next_model(agent.finish(), &mut hash);
+            let spread = 4.0 / (8 + agent.episode()) as f32;
+            let sign = if agent.episode() % 4 == 0 { -1.0 } else { 1.0 };
+            let theta = agent.theta().map(|entry| sign * (entry + spread * uniform(rng)));
             let design = Values::Native(&design.as_flattened()[..T]);
-            agent.begin(&Model::new(agent.episode(), EPISODE_LEN, 1.0, Rewards::Unbounded, &theta, design))?;
+            agent.begin(&Model::new(agent.episode(), EPISODE_LEN, 0.1, Rewards::Unbounded, &theta, design))?;
+            followed += u32::from(agent.follows_controller());
             hash.add(u32::from(agent.alarms()) << 1 | u32::from(agent.follows_controller()));
         }
     }
+    // The run must cover fusion, alarms and models that are not followed.
+    assert!((50..150).contains(&followed) && agent.alarms() > 0);
     Ok(hash.0)
 }
 

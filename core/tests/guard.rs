@@ -1,6 +1,7 @@
 //! The guarded agent against the definitions of its formulas in f64, and its guarantees by simulation.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use fedbandit_core::{Agent, Guard, GuardedAgent, Model, ModelError, Prior, Rewards, packed_len};
 use nalgebra::{SMatrix, SVector};
@@ -9,8 +10,9 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 const D: usize = 4;
 const T: usize = packed_len(D);
-const GUARD: Guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 };
+const GUARD: Guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536, half_life: None };
 const LAMBDA: f64 = 0.1;
+const NOISE: f64 = 0.5;
 
 type Matrix = SMatrix<f64, D, D>;
 type Vector = SVector<f64, D>;
@@ -97,6 +99,19 @@ impl OwnData {
     }
 }
 
+/// The gate's limit of ‖θ_g − θ_l‖²_Λ_l: R²(d + 2√(d·ln 100) + 2·ln 100).
+fn gate(d: f64) -> f64 {
+    let level = 100.0_f64.ln();
+    NOISE.powi(2) * (d + 2.0 * (d * level).sqrt() + 2.0 * level)
+}
+
+/// The point towards a target whose deviation from the own estimate is `share` times the gate's limit, or the target if it is closer.
+fn towards(target: &Vector, local: &Ellipsoid, share: f64) -> Vector {
+    let away = target - local.centre;
+    let deviation = away.dot(&(local.design * away));
+    local.centre + away * (share * gate(D as f64) / deviation).sqrt().min(1.0)
+}
+
 /// Runs an episode with random actions and rewards of a parameter.
 fn run_episode(agent: &mut Guarded, own: &mut OwnData, theta: &Vector, draws: &mut Draws) {
     for _ in 0..agent.episode_len() {
@@ -123,11 +138,12 @@ fn model_of(centre: &Vector, design: &Matrix, beta: f64) -> ([f32; D], [f32; T],
 const WEIGHTS: [f64; 5] = [0.0, 0.1, 0.5, 0.9, 1.0];
 
 /// The agent's scores are those of the fused ellipsoid with the smallest (1 − κ)·tr(Λ_c⁻¹(V + I)), or of the own one if some κ
-/// exceeds 1.
+/// exceeds 1 or the model is beyond the gate.
 #[test]
 fn model_is_fused_as_defined() {
     let mut draws = Draws(Pcg64::seed_from_u64(1));
     let mut chosen: BTreeMap<String, u32> = BTreeMap::new();
+    let mut only_gate = 0;
     for case in 0..3_000_u32 {
         let truth = draws.theta();
         let (mut agent, mut own) = (guarded(16), OwnData::default());
@@ -156,8 +172,10 @@ fn model_is_fused_as_defined() {
         // Near a tie, rounding may decide.
         let mut candidates: Vec<(f64, Ellipsoid)> =
             fusions.iter().filter(|(.., cost)| *cost <= least * 1.0001).map(|(w, fused, ..)| (*w, *fused)).collect();
-        if most > 0.9999 {
-            candidates = if most > 1.0001 { vec![] } else { candidates };
+        let shift = global.centre - local.centre;
+        let deviation = shift.dot(&(local.design * shift)) / gate(D as f64);
+        if most > 0.9999 || deviation > 0.9999 {
+            candidates = if most > 1.0001 || deviation > 1.0001 { vec![] } else { candidates };
             candidates.push((0.0, local));
         }
         let actions: Vec<[f32; D]> = (0..8).map(|_| draws.action()).collect();
@@ -171,12 +189,14 @@ fn model_is_fused_as_defined() {
         let found = candidates.iter().find(|(_, fused)| error(fused) < 2e-3);
         let Some((weight, _)) = found else {
             let errors: Vec<_> = candidates.iter().map(|(w, fused)| (*w, error(fused))).collect();
-            panic!("case {case}: κ up to {most}, errors by weight {errors:?}");
+            panic!("case {case}: κ up to {most}, {deviation} of the gate, errors by weight {errors:?}");
         };
         assert_eq!(agent.follows_controller(), *weight > 0.0, "case {case}");
         *chosen.entry(format!("{weight}")).or_default() += 1;
+        only_gate += u32::from(deviation > 1.0001 && most < 0.9999 && fusions[0].3 > least);
     }
     assert!(chosen.len() == WEIGHTS.len() && chosen.values().all(|count| *count > 20), "{chosen:?}");
+    assert!((100..2_900).contains(&only_gate), "{only_gate} models rejected by the gate alone");
 }
 
 /// Every parameter in both ellipsoids is in the fused one: no score is below what such a parameter promises.
@@ -192,6 +212,9 @@ fn fused_ellipsoid_contains_the_intersection() {
         let shift = Vector::from_fn(|_, _| draws.normal()) * 0.3;
         let (theta, packed, beta, global) = model_of(&(truth + shift), &design, 1.0);
         agent.begin(&Model::new(20, 16, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
+        if !agent.follows_controller() {
+            continue;
+        }
         let local = own.ellipsoid();
         for _ in 0..40 {
             let towards = Vector::from_fn(|_, _| draws.normal());
@@ -212,21 +235,30 @@ fn fused_ellipsoid_contains_the_intersection() {
 
 /// A controller that tells the truth raises an alarm with probability at most δ = 10⁻⁵ per start of the test, which starts again
 /// whenever ℓ falls to 0: at most 40 times here, so in 4·10⁻⁴ of the runs. In 500 runs, 6 alarms have a probability below 10⁻⁶.
+///
+/// These actions do not depend on rewards. So at each time ‖θ_l − θ*‖_Λ_l exceeds R√q + S√λ with probability at most exp(−y), for
+/// q = d + 2√(d·y) + 2y. With the gate at R√q + S√λ, y = 2.80 and exp(−y) = 0.061 for d = 4.
 #[test]
 fn true_model_seldom_raises_an_alarm() {
     let mut draws = Draws(Pcg64::seed_from_u64(3));
-    let mut alarms = 0;
+    let (mut alarms, mut rejected) = (0, 0);
     for _ in 0..500 {
         let truth = draws.theta();
         let (mut agent, mut own) = (guarded(16), OwnData::default());
         for episode in 1..=40 {
             let (theta, packed, beta, _) = model_of(&truth, &(Matrix::identity() * 1e4), 1.0);
             agent.begin(&Model::new(episode, 16, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
+            rejected += u32::from(!agent.follows_controller() && !agent.ignores_models());
             run_episode(&mut agent, &mut own, &truth, &mut draws);
         }
         alarms += u32::from(agent.alarms() > 0);
     }
     assert!(alarms < 6, "{alarms} alarms");
+    let d = D as f64;
+    let limit = ((gate(d).sqrt() - LAMBDA.sqrt()) / NOISE).powi(2);
+    let level = (0.5 * ((2.0 * limit - d).sqrt() - d.sqrt())).powi(2);
+    let rate = f64::from(rejected) / 20_000.0;
+    assert!((level - 2.80).abs() < 0.01 && rate < (-level).exp(), "{rate} rejected, level {level}");
 }
 
 /// A controller whose model contradicts the rewards is ignored, for longer and longer.
@@ -237,10 +269,8 @@ fn false_model_raises_alarms_and_is_ignored() {
     let (mut agent, mut own) = (guarded(64), OwnData::default());
     let mut followed = Vec::new();
     for episode in 1..=300 {
-        // Just consistent with the own data, so that only the test can find it.
-        let local = own.ellipsoid();
-        let away = -truth - local.centre;
-        let lie = local.centre + away * (0.9 / local.distance(&-truth).max(0.9));
+        // Just within the gate, so that only the test can find it.
+        let lie = towards(&-truth, &own.ellipsoid(), 0.9);
         let (theta, packed, beta, _) = model_of(&lie, &(Matrix::identity() * 1e5), 1.0);
         agent.begin(&Model::new(episode, 64, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
         followed.push(agent.follows_controller());
@@ -248,7 +278,81 @@ fn false_model_raises_alarms_and_is_ignored() {
     }
     assert!(agent.alarms() >= 3, "{} alarms", agent.alarms());
     let ignored: Vec<usize> = followed.chunk_by(|a, b| a == b).filter(|run| !run[0]).map(<[bool]>::len).collect();
-    assert_eq!(ignored[..3], [8, 16, 32], "episodes of 64 steps in which models are ignored");
+    assert_eq!(ignored[..3], [16, 32, 64], "episodes of 64 steps in which models are ignored");
+}
+
+/// A model beyond the gate is not followed, raises no alarm and is forgotten with its episode.
+#[test]
+fn gate_raises_no_alarm() {
+    let mut draws = Draws(Pcg64::seed_from_u64(13));
+    let truth = draws.theta();
+    let (mut agent, mut own) = (guarded(16), OwnData::default());
+    (0..8).for_each(|_| run_episode(&mut agent, &mut own, &truth, &mut draws));
+    for episode in 9..=200 {
+        let local = own.ellipsoid();
+        for (share, is_followed) in [(1.01, false), (0.99, true), (1.01, false)] {
+            let lie = towards(&(truth * -20.0), &local, share);
+            let (theta, packed, beta, _) = model_of(&lie, &(Matrix::identity() * 1e5), 1.0);
+            agent.begin(&Model::new(episode, 16, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
+            assert_eq!(agent.follows_controller(), is_followed, "episode {episode}, {share} of the gate");
+        }
+        let before = agent.test_state();
+        run_episode(&mut agent, &mut own, &truth, &mut draws);
+        assert_eq!(agent.test_state(), before);
+        assert!(agent.alarms() == 0 && !agent.ignores_models());
+    }
+}
+
+/// After a followed episode ℓ is max(0, ℓ + Σ(r − ⟨x,θ_c⟩)² − Σ(r − ⟨x,θ_l⟩)²), or 0 with an alarm if that exceeds the threshold. The
+/// threshold is 2R² ln(1/δ), and half of it, a quarter and an eighth after one, two, and three or more alarms. Other episodes leave ℓ
+/// unchanged. The saved state contains it.
+#[test]
+fn prediction_test_sums_the_excess_loss_of_followed_episodes() {
+    const LEN: u32 = 64;
+    let mut draws = Draws(Pcg64::seed_from_u64(12));
+    let limits = [1.0, 2.0, 4.0, 8.0, 8.0].map(|divisor| 2.0 * NOISE.powi(2) * 1e5_f64.ln() / divisor);
+    let level_of = |agent: &Guarded| {
+        let mut saved = [0; Guarded::SAVED_LEN];
+        agent.save(&mut saved).unwrap();
+        f64::from(f32::from_le_bytes(*saved[Agent::<D>::SAVED_LEN..].first_chunk().unwrap()))
+    };
+    let (mut raised, mut floored, mut ignored) = ([0; 5], 0, 0);
+    for case in 0..40 {
+        let truth = draws.theta();
+        let (mut agent, mut own) = (guarded(LEN), OwnData::default());
+        for episode in 1..=400 {
+            let ellipsoid = own.ellipsoid();
+            let local = ellipsoid.centre;
+            let target = if case % 2 == 0 { truth + draws.theta() } else { -truth };
+            let lie = towards(&target, &ellipsoid, 1.1 * draws.uniform().abs());
+            let (theta, packed, beta, _) = model_of(&lie, &(Matrix::identity() * 300.0), 1.0);
+            agent.begin(&Model::new(episode, LEN, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
+            let (follows, fused, before) = (agent.follows_controller(), wide(agent.theta()), level_of(&agent));
+            let (mut level, alarms) = (before, usize::from(agent.alarms()));
+            let limit = limits[alarms.min(4)];
+            for _ in 0..LEN {
+                let x = draws.action();
+                let reward = (wide(&x).dot(&truth) + 0.5 * draws.normal()) as f32;
+                agent.record(&x, reward).unwrap();
+                own.gram += wide(&x) * wide(&x).transpose();
+                own.sum += wide(&x) * f64::from(reward);
+                let loss = |theta: &Vector| (f64::from(reward) - wide(&x).dot(theta)).powi(2);
+                level += if follows { loss(&fused) - loss(&local) } else { 0.0 };
+            }
+            agent.finish();
+            let (found, alarm) = (level_of(&agent), usize::from(agent.alarms()) > alarms);
+            ignored += u32::from(!follows);
+            floored += u32::from(level < 0.0);
+            raised[alarms.min(4)] += u32::from(alarm);
+            assert!((level - limit).abs() < 5e-3 || alarm == (level > limit), "case {case}: {level}");
+            let expected = if alarm { 0.0 } else { level.max(0.0) };
+            assert!((found - expected).abs() < 5e-3, "case {case}, episode {episode}: {found} is not {expected}");
+        }
+    }
+    assert!(
+        raised.iter().all(|count| *count > 5) && floored > 100 && ignored > 100,
+        "{raised:?} alarms, {floored} floors, {ignored} not followed"
+    );
 }
 
 /// A lie that is replaced by the truth before the end of the episode is still judged, and so is one whose episode is cut short by
@@ -262,8 +366,7 @@ fn controller_cannot_withdraw_a_lie() {
         let truth = draws.theta();
         let (mut agent, mut own) = (guarded(64), OwnData::default());
         for _ in 0..30 {
-            let local = own.ellipsoid();
-            let lie = local.centre + (-truth - local.centre) * (0.9 / local.distance(&-truth).max(0.9));
+            let lie = towards(&-truth, &own.ellipsoid(), 0.9);
             for (centre, steps) in [(&lie, 63), (&truth, 1)] {
                 let (theta, packed, beta, _) = model_of(centre, &(Matrix::identity() * 1e5), 1.0);
                 agent.begin(&Model::new(agent.episode(), 64, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
@@ -308,8 +411,7 @@ fn agent_without_controller_acts_on_own_data() {
     }
     let mut episodes = 0;
     while agent.alarms() == 0 {
-        let local = own.ellipsoid();
-        let lie = local.centre + (-truth - local.centre) * (0.9 / local.distance(&-truth));
+        let lie = towards(&-truth, &own.ellipsoid(), 0.9);
         let (theta, packed, beta, _) = model_of(&lie, &(Matrix::identity() * 1e5), 1.0);
         agent.begin(&Model::new(agent.episode(), 64, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
         run_episode(&mut agent, &mut own, &truth, &mut draws);
@@ -333,6 +435,101 @@ fn agent_without_controller_acts_on_own_data() {
     assert_own(&agent, &own, &mut draws);
     run_episode(&mut agent, &mut own, &truth, &mut draws);
     assert_own(&agent, &own, &mut draws);
+}
+
+/// Own data with a half-life, by their definition: every step with the number of steps recorded since the end of its episode.
+struct DecayingData {
+    half_life: f64,
+    steps: Vec<(Vector, f64, u32)>,
+}
+
+impl DecayingData {
+    /// Runs an episode of `count` steps with random actions, and rewards of a parameter.
+    fn run_episode(&mut self, agent: &mut Guarded, count: u32, theta: &Vector, draws: &mut Draws) {
+        self.steps.iter_mut().for_each(|(.., age)| *age += count);
+        for _ in 0..count {
+            let x = draws.action();
+            let reward = (wide(&x).dot(theta) + 0.5 * draws.normal()) as f32;
+            agent.record(&x, reward).unwrap();
+            self.steps.push((wide(&x), f64::from(reward), 0));
+        }
+        agent.finish();
+    }
+
+    fn own(&self) -> OwnData {
+        let mut own = OwnData::default();
+        for (x, reward, age) in &self.steps {
+            let weight = (-f64::from(*age) / self.half_life).exp2();
+            own.gram += x * x.transpose() * weight;
+            own.sum += x * (reward * weight);
+        }
+        own
+    }
+}
+
+/// With a half-life, an agent scores by the ellipsoid of its weighted steps, also after it was restored. Episodes without steps
+/// change nothing.
+#[test]
+fn half_life_weights_own_data_as_defined() {
+    let mut draws = Draws(Pcg64::seed_from_u64(12));
+    for (case, half_life) in [1, 3, 20, 64, 500, 1_000_000].into_iter().cycle().take(120).enumerate() {
+        let truth = draws.theta();
+        let guard = Guard { half_life: NonZeroU32::new(half_life), ..GUARD };
+        let mut agent = Guarded::new(&Prior::new(1.0, 1.0, 64, Rewards::Unbounded), guard).unwrap();
+        let mut data = DecayingData { half_life: half_life.into(), steps: Vec::new() };
+        for episode in 0..25 {
+            let count = draws.0.next_u32() % 65;
+            data.run_episode(&mut agent, count, &truth, &mut draws);
+            if episode % 5 == 4 {
+                let mut saved = [0; Guarded::SAVED_LEN];
+                agent.save(&mut saved).unwrap();
+                let restored = Guarded::restore(&saved, guard).unwrap();
+                assert_eq!(restored, agent);
+                agent = restored;
+            }
+            let local = data.own().ellipsoid();
+            for _ in 0..4 {
+                let x = draws.action();
+                let (score, expected) = (f64::from(agent.score(&x).unwrap()), local.score(&wide(&x)));
+                assert!((score - expected).abs() < 2e-3, "case {case}, H = {half_life}: {score}, expected {expected}");
+            }
+        }
+    }
+}
+
+/// After θ* was replaced by −θ*, an agent with a half-life learns the new one. Without, the old data outweigh the new ones.
+#[test]
+fn half_life_follows_a_changed_parameter() {
+    let error_after_change = |half_life| {
+        let mut draws = Draws(Pcg64::seed_from_u64(13));
+        let truth = Vector::from([0.6, -0.8, 0.0, 0.0]);
+        let guard = Guard { half_life: NonZeroU32::new(half_life), ..GUARD };
+        let mut agent = Guarded::new(&Prior::new(1.0, 1.0, 64, Rewards::Unbounded), guard).unwrap();
+        let mut own = OwnData::default();
+        (0..64).for_each(|_| run_episode(&mut agent, &mut own, &truth, &mut draws));
+        (0..32).for_each(|_| run_episode(&mut agent, &mut own, &-truth, &mut draws));
+        let (forwards, backwards) = (Vector::from([0.6, -0.8, 0.0, 0.0]), Vector::from([-0.6, 0.8, 0.0, 0.0]));
+        let score = |x: &Vector| f64::from(agent.score(&<[f32; D]>::from(x.map(|entry| entry as f32))).unwrap());
+        // The width is the same in both directions.
+        (score(&forwards) - score(&backwards)) / 2.0 + 1.0
+    };
+    let (with, without) = (error_after_change(256), error_after_change(0));
+    assert!(with.abs() < 0.3 && without > 1.0, "{with} with a half-life, {without} without");
+}
+
+/// Weights so small that they round to 0, and the longest episodes, leave finite scores.
+#[test]
+fn shortest_half_life_gives_finite_scores() {
+    let mut draws = Draws(Pcg64::seed_from_u64(14));
+    let guard = Guard { half_life: NonZeroU32::new(1), ..GUARD };
+    let mut agent = Guarded::new(&Prior::new(1.0, 1.0, 65_536, Rewards::Unbounded), guard).unwrap();
+    for count in [65_536, 1, 0, 200, 100, 1] {
+        for _ in 0..count {
+            agent.record(&draws.action(), 1e12 * draws.uniform() as f32).unwrap();
+        }
+        agent.finish();
+        assert!(agent.score(&draws.action()).unwrap().is_finite());
+    }
 }
 
 /// What a guard relies on does not come from a message: long episodes and another reward range are rejected.
@@ -449,9 +646,9 @@ fn scouts_use_own_data_in_their_share_of_steps() {
     let truth = draws.theta();
     let (mut agent, mut own) = (guarded(64), OwnData::default());
     (0..20).for_each(|_| run_episode(&mut agent, &mut own, &truth, &mut draws));
-    // A narrow model within the own ellipsoid that prefers other actions.
+    // A narrow model within the gate that prefers other actions.
     let local = own.ellipsoid();
-    let lie = local.centre + (-truth - local.centre) * (0.8 / local.distance(&-truth));
+    let lie = towards(&-truth, &local, 0.9);
     let (theta, packed, beta, _) = model_of(&lie, &(Matrix::identity() * 1e4), 1.0);
     agent.begin(&Model::new(40, 64, beta, Rewards::Unbounded, &theta, &packed)).unwrap();
     assert!(agent.follows_controller());
@@ -478,11 +675,55 @@ fn scouts_use_own_data_in_their_share_of_steps() {
     );
 }
 
+/// Runs the instance of Theorem 3 of `docs/theory.md`: arms (1, 0) and (0, 1), θ* = (0, 1). Its controller agrees with the own estimate
+/// about the first arm, and puts the second 0.05 below it and 0, or as far as the gate allows if `adapts`. Returns how often
+/// each arm is chosen, and the agent.
+fn mislead(adapts: bool, share: f32, episodes: u32) -> ([u32; 2], GuardedAgent<2, 3>) {
+    const LEN: u32 = 32;
+    let arms = [[1.0, 0.0], [0.0, 1.0_f32]];
+    let prior = Prior::new(1.0, 1.0, LEN, Rewards::Unbounded);
+    let mut agent = GuardedAgent::<2, 3>::new(&prior, GUARD).unwrap();
+    let (mut draws, mut rng) = (Draws(Pcg64::seed_from_u64(14)), Pcg64::seed_from_u64(15));
+    let (mut counts, mut chosen, mut sums) = ([LAMBDA; 2], [0; 2], [0.0; 2]);
+    for episode in 1..=episodes {
+        let own = [sums[0] / counts[0], sums[1] / counts[1]];
+        let reach = if adapts { own[1] - (0.95 * gate(2.0) / counts[1]).sqrt() } else { f64::MIN };
+        let theta = [own[0] as f32, (own[0].min(0.0) - 0.05).max(reach) as f32];
+        agent.begin(&Model::new(episode, LEN, 1.0, Rewards::Unbounded, &theta, &[1e6, 0.0, 1e6])).unwrap();
+        for _ in 0..LEN {
+            let index = agent.select_or_scout(&arms, share, &mut rng).unwrap().index;
+            chosen[index] += 1;
+            agent.record(&arms[index], (index as f64 + NOISE * draws.normal()) as f32).unwrap();
+        }
+        // The controller knows what the device sends.
+        let summary = agent.finish();
+        let gram: Vec<f32> = summary.gram().collect();
+        counts = [counts[0] + f64::from(gram[0]), counts[1] + f64::from(gram[2])];
+        sums = [0, 1].map(|arm| sums[arm] + f64::from(summary.feature_sum()[arm]));
+    }
+    (chosen, agent)
+}
+
+/// Theorem 3: without scouts a controller keeps the agent on the worse arm, and no test notices. With scouts the agent finds the
+/// better arm. The gate then rejects the same controller, and the test finds one that stays within the gate.
+#[test]
+fn misled_agent_needs_scouts_to_find_the_better_arm() {
+    for adapts in [false, true] {
+        let (chosen, agent) = mislead(adapts, 0.0, 512);
+        assert_eq!((chosen, agent.alarms()), ([16_384, 0], 0));
+        let (level, threshold) = agent.test_state();
+        assert!(level < 1e-3 * threshold, "{level}");
+        let (chosen, agent) = mislead(adapts, 1.0 / 16.0, 512);
+        assert!(chosen[1] > 15_000, "{chosen:?}");
+        assert_eq!(agent.alarms() > 0, adapts);
+    }
+}
+
 /// An agent without guard and one with it cost the same within an episode: they hold the same state.
 #[test]
 fn guard_adds_the_announced_memory() {
     let guarded = size_of::<GuardedAgent<8, { packed_len(8) }>>() - size_of::<Agent<8>>();
-    assert_eq!(guarded, 4 * (36 + 8) + 24);
+    assert_eq!(guarded, 4 * (36 + 8) + 28);
     assert!(guarded <= 220);
     assert!(size_of::<GuardedAgent<16, { packed_len(16) }>>() - size_of::<Agent<16>>() <= 700);
     assert!(size_of::<GuardedAgent<32, { packed_len(32) }>>() - size_of::<Agent<32>>() <= 2_400);

@@ -22,8 +22,12 @@ const KEY: [u8; 32] = {
     key
 };
 
-fn identity() -> Identity {
+fn unguarded() -> Identity {
     Identity::new(FLEET, AGENT, 2, KEY).with_constants(0.5, 1.25)
+}
+
+fn identity() -> Identity {
+    unguarded().with_guard()
 }
 
 const MODEL: Model<'static> = Model {
@@ -286,6 +290,8 @@ fn invalid_blob_is_rejected() {
     let read = Identity::from_blob(&blob).unwrap();
     assert_eq!((read.fleet(), read.agent(), read.dimension(), read.is_sealed()), (FLEET, AGENT, 2, false));
     assert_eq!((read.noise(), read.theta_norm(), read.to_blob()), (0.5, 1.25, blob));
+    assert!(read.allows_guard());
+    assert!(!Identity::from_blob(&unguarded().to_blob()).unwrap().allows_guard());
     assert_eq!(format!("{read:?}"), "agent 168496141 of fleet 16909060", "the key is not shown");
     for bit in 0..blob.len() * 8 {
         let mut corrupt = blob;
@@ -313,6 +319,8 @@ fn invalid_blob_is_rejected() {
     assert_eq!(with(4, &[2]), None);
     assert_eq!(with(5, &[0]), Some(IdentityError::Dimension(0)));
     assert_eq!(with(6, &[2]), Some(IdentityError::Mode(2)));
+    assert_eq!(with(7, &[0]), None);
+    assert_eq!(with(7, &[3]), Some(IdentityError::Flags(3)));
     for constant in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         for offset in [16, 20] {
             assert_eq!(with(offset, &constant.to_le_bytes()), Some(IdentityError::Constants), "{constant}");
@@ -419,7 +427,7 @@ mod sealed {
     const VERSION: u8 = 0x82;
 
     fn sealed_identity() -> Identity {
-        identity().with_sealed_frames()
+        unguarded().with_sealed_frames()
     }
 
     #[test]

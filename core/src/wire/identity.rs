@@ -18,6 +18,7 @@ pub struct Identity {
     agent: u32,
     dimension: u8,
     mode: u8,
+    flags: u8,
     noise: f32,
     theta_norm: f32,
     key: [u8; 32],
@@ -36,6 +37,8 @@ pub enum IdentityError {
     Corrupt,
     /// The mode is unknown, or the blob requires sealed frames and this build lacks the feature `sealed`.
     Mode(u8),
+    /// A flag is unknown.
+    Flags(u8),
     /// R or S is not positive and finite.
     Constants,
     /// The dimension is zero, or not that of the session.
@@ -45,6 +48,9 @@ pub enum IdentityError {
 /// Modes of the blob.
 const PLAIN: u8 = 0;
 const SEALED: u8 = 1;
+
+/// Flag of the blob: the device may keep its own data over episodes.
+const GUARD: u8 = 1;
 
 /// Layout version of the blob.
 const VERSION: u8 = 2;
@@ -60,16 +66,22 @@ impl Identity {
     /// Length of a provisioning blob, in bytes.
     pub const BLOB_LEN: usize = 60;
 
-    /// Creates the identity of a device with plain frames, R = 0.5 and S = 1. A fleet shares no device numbers and no keys
-    /// with another.
+    /// Creates the identity of a device with plain frames, no guard, R = 0.5 and S = 1. A fleet shares no device numbers and no
+    /// keys with another.
     pub const fn new(fleet: u32, agent: u32, dimension: u8, key: [u8; 32]) -> Self {
-        Self { fleet, agent, dimension, mode: PLAIN, noise: 0.5, theta_norm: 1.0, key }
+        Self { fleet, agent, dimension, mode: PLAIN, flags: 0, noise: 0.5, theta_norm: 1.0, key }
     }
 
     /// Requires sealed frames.
     #[cfg(feature = "sealed")]
     pub const fn with_sealed_frames(self) -> Self {
         Self { mode: SEALED, ..self }
+    }
+
+    /// Allows the guard: the device may be a [`GuardedAgent`](crate::GuardedAgent), which keeps its own data over episodes. Devices
+    /// of private runs must not.
+    pub const fn with_guard(self) -> Self {
+        Self { flags: self.flags | GUARD, ..self }
     }
 
     /// Sets the constants that a device must not learn from a controller: R, the noise level of rewards, and S, the bound on
@@ -98,6 +110,11 @@ impl Identity {
         self.mode == SEALED
     }
 
+    /// Returns true if the device may be a [`GuardedAgent`](crate::GuardedAgent). No message of a controller changes it.
+    pub const fn allows_guard(&self) -> bool {
+        self.flags & GUARD != 0
+    }
+
     /// Returns R, the noise level of rewards.
     pub const fn noise(&self) -> f32 {
         self.noise
@@ -119,7 +136,7 @@ impl Identity {
         else {
             return Err(IdentityError::NotAnIdentity);
         };
-        let &[b'F', b'B', b'I', b'D', version, dimension, mode, _] = start else {
+        let &[b'F', b'B', b'I', b'D', version, dimension, mode, flags] = start else {
             return Err(IdentityError::NotAnIdentity);
         };
         if version != VERSION {
@@ -130,6 +147,9 @@ impl Identity {
         }
         if mode != PLAIN && !(mode == SEALED && cfg!(feature = "sealed")) {
             return Err(IdentityError::Mode(mode));
+        }
+        if flags & !GUARD != 0 {
+            return Err(IdentityError::Flags(flags));
         }
         if dimension == 0 {
             return Err(IdentityError::Dimension(0));
@@ -143,15 +163,15 @@ impl Identity {
         }
         let mut identity = Self::new(u32::from_le_bytes(fleet), u32::from_le_bytes(agent), dimension, [0; 32]);
         identity.key.iter_mut().zip(key.as_flattened()).for_each(|(to, from)| *to = *from);
-        Ok(Self { mode, noise, theta_norm, ..identity })
+        Ok(Self { mode, flags, noise, theta_norm, ..identity })
     }
 
-    /// Writes the provisioning blob: `FBID`, version 2, dimension, mode, zero, fleet, agent, R, S, key, CRC-32.
+    /// Writes the provisioning blob: `FBID`, version 2, dimension, mode, flags, fleet, agent, R, S, key, CRC-32.
     pub fn to_blob(&self) -> [u8; Self::BLOB_LEN] {
         let mut blob = [0; Self::BLOB_LEN];
         let mut writer = Writer { bytes: &mut blob, at: 0 };
         let parts: [&[u8]; 6] = [
-            &[b'F', b'B', b'I', b'D', VERSION, self.dimension, self.mode, 0],
+            &[b'F', b'B', b'I', b'D', VERSION, self.dimension, self.mode, self.flags],
             &self.fleet.to_le_bytes(),
             &self.agent.to_le_bytes(),
             &self.noise.to_le_bytes(),
@@ -200,6 +220,7 @@ impl fmt::Display for IdentityError {
             Self::Version(version) => write!(f, "unsupported identity version {version}"),
             Self::Corrupt => f.write_str("identity is corrupt: checksum mismatch"),
             Self::Mode(mode) => write!(f, "identity requires frames of mode {mode}, which this build does not support"),
+            Self::Flags(flags) => write!(f, "identity has unknown flags {flags:#04x}; update the firmware"),
             Self::Constants => f.write_str("identity has a noise level or norm bound that is not positive"),
             Self::Dimension(dimension) => write!(f, "identity is for dimension {dimension}"),
         }
