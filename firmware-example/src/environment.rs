@@ -2,7 +2,7 @@
 //!
 //! It is seeded and deterministic, so the tests can reproduce on a computer, bit for bit, what a board observes.
 
-use fedbandit_core::{Action, project};
+use fedbandit_core::{Action, Rewards, project};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::Rng;
 
@@ -12,8 +12,11 @@ pub const D: usize = 8;
 /// Number of actions in a decision set.
 pub const ARMS: usize = 10;
 
-/// θ*, the parameter that the fleet learns.
-pub const THETA: [f32; D] = [0.5, -0.4, 0.3, -0.3, 0.4, 0.2, -0.3, 0.35];
+/// Range of rewards in the run. A guarded device rejects models with another.
+pub const REWARDS: Rewards = Rewards::Unbounded;
+
+/// θ*, the parameter that the fleet learns, of norm below 1.
+pub const THETA: [f32; D] = [0.5, -0.4, 0.3, -0.3, 0.4, 0.2, -0.3, 0.34];
 
 /// Environment of one device.
 pub struct Environment {

@@ -1,4 +1,5 @@
 //! A complete edge device: joins a controller over its serial line, learns with the fleet, survives resets and a lost link.
+//! Its guard keeps liars and hostile controllers from ruining it.
 //!
 //! The main loop processes received bytes, sends the frame that is due and runs one step of the episode. While it waits for a
 //! model, it sleeps until the next frame is due. State that must survive a reset is saved whenever it changes.
@@ -7,6 +8,7 @@
 
 mod board;
 mod clock;
+mod device_agent;
 mod environment;
 mod mmio;
 mod retained_ram;
@@ -23,11 +25,12 @@ use defmt::{error, info, warn};
 use defmt_rtt as _;
 #[cfg(feature = "semihosting")]
 use defmt_semihosting as _;
+use fedbandit_core::Guard;
 use fedbandit_core::session::{Event, HEARTBEAT_INTERVAL, Session};
 use fedbandit_core::wire::{Identity, IdentityError, cobs, max_frame_len};
-use fedbandit_core::{Agent, Prior, Rewards};
 use rand_pcg::Pcg32;
 
+use crate::device_agent::DeviceAgent;
 use crate::environment::{D, Environment};
 use crate::saved_state::SavedState;
 
@@ -37,7 +40,7 @@ const FRAME: usize = max_frame_len(D);
 /// Largest number of unacknowledged summaries.
 const WINDOW: usize = 4;
 
-/// Longest wait for a new model before the next episode starts with the last valid one, in milliseconds.
+/// Longest wait for a new model before the next episode starts without one, in milliseconds.
 ///
 /// Must exceed the controller's deadline, 60 s by default. Tests override it with the environment variable `PATIENCE`.
 const PATIENCE: u64 = match option_env!("PATIENCE") {
@@ -48,37 +51,24 @@ const PATIENCE: u64 = match option_env!("PATIENCE") {
     },
 };
 
-/// Prior of an agent without a saved state. The device waits for its first model, so no step uses it.
-const PRIOR: Prior = Prior::new(1.0, 1.0, 64, Rewards::Clipped);
-
 struct Device {
-    agent: Agent<D>,
+    agent: DeviceAgent,
     session: Session<D, FRAME, WINDOW>,
     environment: Environment,
     decoder: cobs::Decoder<FRAME>,
     /// For the jitter of retries and the challenges of hellos. Seed it from a hardware generator if the chip has one: with a
     /// predictable challenge, a recorded answer can be replayed.
     rng: Pcg32,
-    /// True once the agent has applied a model.
+    /// True once the agent has applied a model. The device waits for its first one, which tells the length of episodes.
     joined: bool,
-    /// Time at which the running episode starts with the last valid model if no new one arrives.
+    /// Time at which the running episode starts without a new model: on the own data or, without a guard, with the last one.
     deadline: u64,
+    /// Number of alarms of the guard that were logged.
+    alarms: u8,
 }
 
 #[entry]
 fn main() -> ! {
-    let mut device = start();
-    loop {
-        device.receive();
-        device.transmit();
-        device.step();
-    }
-}
-
-/// Initialises the board and restores the state saved before the last reset.
-// Separate from `main`, so that its stack frame is released before the main loop.
-#[inline(never)]
-fn start() -> Device {
     board::init();
     if let Some(peripherals) = cortex_m::Peripherals::take() {
         board::start_timer(peripherals.SYST);
@@ -89,29 +79,44 @@ fn start() -> Device {
     info!("agent {=u32} of fleet {=u32}, run {=u32}, boot {=u32}", agent, fleet, saved.run, saved.boot);
     // Delimits whatever the line carried while the board was starting.
     uart::send([0].into_iter());
-    Device::new(identity, &saved)
+    let guard = device_agent::guard(&identity);
+    let mut device = Device::new(identity, guard, saved.boot);
+    device.restore(&saved, guard);
+    loop {
+        device.receive();
+        device.transmit();
+        device.step();
+    }
 }
 
 impl Device {
-    fn new(identity: Identity, saved: &SavedState) -> Self {
-        let environment = Environment::new(identity.agent(), saved.boot);
-        let rng = Pcg32::new(identity.agent().into(), !u64::from(saved.boot));
-        let mut session = Session::new(identity, saved.boot).unwrap_or_else(|error| reject_identity(error));
+    /// Creates a device without saved state.
+    // Not inlined, as below: the stack frame is released before the main loop.
+    #[inline(never)]
+    fn new(identity: Identity, guard: Option<Guard>, boot: u32) -> Self {
+        let environment = Environment::new(identity.agent(), boot);
+        let rng = Pcg32::new(identity.agent().into(), !u64::from(boot));
+        let agent = DeviceAgent::new(guard).unwrap_or_else(|_| reject_identity(IdentityError::Constants));
+        let mut session = Session::new(identity, boot).unwrap_or_else(|error| reject_identity(error));
         // The serial line may lead to a TCP connection, which the controller closes when idle.
         session.send_heartbeats(HEARTBEAT_INTERVAL);
-        saved.resume(&mut session);
-        let restored = saved.agent();
-        let joined = restored.is_some();
-        if let Some(agent) = &restored {
+        let (decoder, deadline) = (cobs::Decoder::new(), clock::now() + PATIENCE);
+        Self { agent, session, environment, decoder, rng, joined: false, deadline, alarms: 0 }
+    }
+
+    /// Restores the state saved before the last reset.
+    #[inline(never)]
+    fn restore(&mut self, saved: &SavedState, guard: Option<Guard>) {
+        saved.resume(&mut self.session);
+        if let Some(agent) = saved.agent(guard) {
             info!("restored episode {=u32} with {=u32} steps", agent.episode(), agent.steps());
+            (self.joined, self.alarms) = (true, agent.alarms());
+            self.agent = agent;
         }
-        let Some(mut agent) = restored.or_else(|| Agent::new(&PRIOR).ok()) else { halt() };
         // A reset between saving a summary and saving the agent leaves the agent in an episode that has ended.
-        while session.newest_unacknowledged().is_some_and(|newest| newest >= agent.episode()) {
-            agent.finish();
+        while self.session.newest_unacknowledged().is_some_and(|newest| newest >= self.agent.episode()) {
+            self.agent.finish();
         }
-        let deadline = clock::now() + PATIENCE;
-        Self { agent, session, environment, decoder: cobs::Decoder::new(), rng, joined, deadline }
     }
 
     /// Processes the bytes received since the last call.
@@ -148,6 +153,15 @@ impl Device {
         saved_state::save_run(run);
         saved_state::save_outbox(&self.session);
         self.deadline = clock::now() + PATIENCE;
+        self.log_alarm();
+    }
+
+    /// Logs a new alarm of the guard.
+    fn log_alarm(&mut self) {
+        if self.agent.alarms() != self.alarms {
+            self.alarms = self.agent.alarms();
+            warn!("guard: models predicted rewards worse than own data, alarm {=u8}", self.alarms);
+        }
     }
 
     /// Sends the frame that is due, if any.
@@ -157,7 +171,7 @@ impl Device {
         }
     }
 
-    /// Sleeps until a byte arrives, a frame is due or the running episode must start with the last valid model.
+    /// Sleeps until a byte arrives, a frame is due or the running episode must start without a new model.
     fn sleep(&self) {
         let deadline = if self.joined { self.deadline } else { u64::MAX };
         let wake_at = self.session.poll_at().unwrap_or(u64::MAX).min(deadline);
@@ -187,6 +201,7 @@ impl Device {
             self.session.submit(&summary, clock::now());
             saved_state::save_outbox(&self.session);
             self.deadline = clock::now() + PATIENCE;
+            self.log_alarm();
         }
         saved_state::save_agent(&self.agent);
         if self.agent.steps() == self.agent.episode_len() / 2 {

@@ -6,6 +6,7 @@
 #![no_main]
 
 use core::hint::black_box;
+use core::num::NonZeroU32;
 use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
@@ -86,8 +87,8 @@ fn call_selection<A: AsAction<D>>(agent: &mut Agent<D>, decision_set: &[A], rng:
 /// Calls the API of the guarded agent.
 fn call_guard(model: &Model<'_>, decision_set: &[Action<D>], rng: &mut Pcg32) {
     const T: usize = packed_len(D);
-    let (prior, guard) =
-        (Prior::new(1.0, 1.0, 8, Rewards::Unbounded), Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 });
+    let prior = Prior::new(1.0, 1.0, 8, Rewards::Unbounded);
+    let guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536, half_life: NonZeroU32::new(64) };
     let Ok(mut agent) = GuardedAgent::<D, T>::new(black_box(&prior), black_box(guard)) else { return };
     _ = black_box(agent.begin(model));
     _ = black_box(agent.select_or_scout(decision_set, black_box(0.1), rng));

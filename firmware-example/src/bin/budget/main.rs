@@ -10,6 +10,7 @@ mod semihosting;
 mod stack;
 
 use core::hint::black_box;
+use core::num::NonZeroU32;
 
 use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
@@ -107,8 +108,9 @@ fn measure_guard<const D: usize, const PACKED: usize>(calibration: u32) {
     let mut rng = Pcg32::seed_from_u64(8);
     let mut uniform = || (rng.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
     let prior = Prior::new(1.0, 1.0, 65_536, Rewards::Unbounded);
-    let mut agent =
-        GuardedAgent::<D, PACKED>::new(&prior, Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536 }).unwrap();
+    // A half-life adds to the cost of `finish`.
+    let guard = Guard { noise: 0.5, theta_norm: 1.0, max_episode_len: 65_536, half_life: NonZeroU32::new(4096) };
+    let mut agent = GuardedAgent::<D, PACKED>::new(&prior, guard).unwrap();
     hprintln!("{} guard_bytes {}", D, size_of::<GuardedAgent<D, PACKED>>() - size_of::<Agent<D>>());
     let mut action = Action::<D>::zeros();
     for _ in 0..4 * D {
