@@ -61,8 +61,14 @@ fn episodes() -> String {
 /// Times each of the first episodes, from its messages to their release.
 fn seconds(mechanism: Mechanism, releases: u32) -> Vec<f64> {
     let episodes = Episodes::new(64 * EPISODES, 64, 64).expect("the lengths are in range");
-    let config =
-        ControllerConfig { dimension: DIMENSION, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
+    let config = ControllerConfig {
+        dimension: DIMENSION,
+        episodes,
+        level: Level::Strict,
+        reward_bound: Some(1.0),
+        window: 0,
+        half_life: None,
+    };
     let budget = Budget::new(1.0, 1e-6).expect("the budget is in range");
     let plan = Plan::new(&config, budget, mechanism, 1).expect("the configuration is valid");
     let mut private = Private::agents(plan, Seed(1), AGENTS).expect("the dimension is valid");

@@ -52,7 +52,8 @@ only. The paper's rule has the calibrated schedule.
 fn rules() -> [Box<dyn Rule>; 2] {
     let median = GeometricMedian::new(Tolerance::Relative(1e-6));
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
-    let assumptions = Assumptions { corruption: 0.3, noise: 0.5, theta_bound: 1.0, stream_noise: None };
+    let assumptions =
+        Assumptions { corruption: 0.3, noise: 0.5, theta_bound: 1.0, stream_noise: None, forgetting: false };
     [Box::new(PaperRule::new(median.clone(), median, schedule)), Box::new(Whitened::new(Centre::Filter, assumptions))]
 }
 

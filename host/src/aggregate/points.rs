@@ -95,6 +95,11 @@ impl<'a> Points<'a> {
         }
     }
 
+    /// Multiplies all values by a factor from 0 to 1.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.values.to_mut().iter_mut().for_each(|value| *value *= factor);
+    }
+
     /// Sets a row to 0.
     pub fn clear(&mut self, i: usize) {
         self.values.to_mut()[i * self.dimension..(i + 1) * self.dimension].fill(0.0);

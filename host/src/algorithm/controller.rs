@@ -24,13 +24,7 @@ use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_media
 /// use fedbandit::aggregate::{GeometricMedian, Tolerance};
 /// use fedbandit::algorithm::{AgentId, Controller, ControllerConfig, Episodes, Level, NoPrivacy, PaperRule};
 ///
-/// let config = ControllerConfig {
-///     dimension: 1,
-///     episodes: Episodes::new(256, 64, 64)?,
-///     level: Level::Strict,
-///     reward_bound: None,
-///     window: 0,
-/// };
+/// let config = ControllerConfig::new(1, Episodes::new(256, 64, 64)?, Level::Strict);
 /// let median = GeometricMedian::new(Tolerance::Absolute(1e-6));
 /// let rule = PaperRule::new(median.clone(), median, |_| (1.0, 0.5));
 /// let mut controller = Controller::new(config, [1, 2, 3].map(AgentId), rule, NoPrivacy::new)?;
@@ -74,6 +68,9 @@ pub enum SetupError {
     /// W is above [`MAX_WINDOW`].
     #[error("late summaries can be accepted for at most {MAX_WINDOW} episodes, got {0}")]
     Window(u32),
+    /// Private streams cannot forget: the sensitivity of sums whose weights change is not bounded here.
+    #[error("sums of a private run cannot have a half-life")]
+    PrivateHalfLife,
     /// The admission checks cannot be created.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
@@ -159,6 +156,9 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     ) -> Result<Self, SetupError> {
         if config.window > MAX_WINDOW {
             return Err(SetupError::Window(config.window));
+        }
+        if P::PRIVATE && config.half_life.is_some() {
+            return Err(SetupError::PrivateHalfLife);
         }
         let enrolled: Vec<_> = enrolled.into_iter().collect();
         let rows = index(&enrolled)?;
@@ -260,8 +260,12 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         let age = self.free_slot(row, episode)?;
         self.records[row].received |= 1 << age;
         self.check_content(row, episode, gram.as_deref().map_err(|fault| *fault), feature_sum)?;
-        let gram = gram?;
-        self.privatise.add(row, episode, &gram, feature_sum);
+        let (mut gram, mut feature_sum) = (gram?, feature_sum.to_vec());
+        if let Some(weight) = self.config.forgetting().weight(episode, self.episode + 1) {
+            // The sums have lost this weight since the end of the episode.
+            gram.iter_mut().chain(&mut feature_sum).for_each(|value| *value *= weight);
+        }
+        self.privatise.add(row, episode, &gram, &feature_sum);
         Ok(())
     }
 
@@ -326,6 +330,8 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     /// Ends the running episode and, unless it was the last, computes the next model (line 3). Returns `None` if the run was
     /// over before.
     ///
+    /// With a half-life the sums are then reduced by the length of the next episode, so that its summaries count fully.
+    ///
     /// # Errors
     /// The rule's error. The episode then remains open.
     pub fn close_episode(&mut self) -> Result<Option<ClosedEpisode>, AggregateError> {
@@ -342,6 +348,9 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
             }
         }
         self.episode += 1;
+        if let Some(retention) = self.config.forgetting().retention(self.episode).filter(|_| !self.is_over()) {
+            self.privatise.decay(retention);
+        }
         self.records.iter_mut().for_each(|record| record.received <<= 1);
         Ok(Some(closed))
     }
@@ -351,7 +360,8 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         &self.estimate
     }
 
-    /// Returns V̂_i and v̂_i as released last; without privacy, the current sums.
+    /// Returns V̂_i and v̂_i as released last; without privacy, the current sums. With a half-life these have the weights of the
+    /// model that follows the running episode.
     pub fn streams(&self) -> &Streams {
         self.privatise.streams()
     }

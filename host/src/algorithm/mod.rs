@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Admission`] | checks each summary |
 //! | [`Privatise`] | sums up admitted summaries and releases the sums as [`Streams`] |
+//! | [`Forgetting`] | weights of past episodes in the sums |
 //! | [`Rule`] | estimates the next model from released streams |
 //! | [`Schedule`] | yields λ_k and β_k to a rule |
 //! | [`Controller`] | runs the episodes with all of these |
@@ -12,6 +13,7 @@ mod admission;
 mod controller;
 mod controller_config;
 mod episodes;
+mod forgetting;
 mod rule;
 mod schedule;
 mod streams;
@@ -21,6 +23,7 @@ pub use controller::{ClosedEpisode, Controller, Counts, Deviation, Faults, Setup
 pub use controller_config::{ControllerConfig, MAX_WINDOW};
 pub(crate) use episodes::check_episode_len;
 pub use episodes::{EpisodeLenError, Episodes};
+pub use forgetting::Forgetting;
 pub use rule::{Estimate, GroupedRule, ModelParameters, PaperRule, Rule};
 pub(crate) use schedule::kappa;
 pub use schedule::{

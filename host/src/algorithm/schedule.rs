@@ -2,7 +2,6 @@
 
 use nalgebra::{DMatrix, DVector};
 
-use super::episodes::Episodes;
 use super::streams::Streams;
 use crate::aggregate::{distance, lower_median};
 use crate::math::symmetric;
@@ -228,6 +227,9 @@ impl Schedule for Theorem {
 /// * the noise of honest streams, or with privacy the bounds ‖H̄‖₂ and ‖h̄‖₂ on the noise of the mean of P releases. In
 ///   each direction the residual h̄ − H̄θ* has at most 1 + ‖θ*‖² times the variance of h̄.
 ///
+/// The formulas depend on the streams only, not on the number of steps. With a half-life, streams and their spread shrink
+/// alike, and the width follows.
+///
 /// **This is a heuristic**: nothing proves that the width covers θ*. Simulations therefore report ‖θ_k − θ*‖_Λ/β_k.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibrated {
@@ -316,8 +318,11 @@ fn residual_spread(evidence: &Evidence<'_>, theta: &[f64]) -> f64 {
     lower_median(spreads.collect())
 }
 
-/// Schedule of an agent that learns alone: λ = 1 and β = R√(d·ln((1 + n)/δ)) + S after n steps (Abbasi-Yadkori, Pál and
-/// Szepesvári 2011, Theorem 2, with ‖x‖ ≤ 1).
+/// Schedule of an agent that learns alone: λ = 1 and β = R√(ln det(Λ/λ) + 2 ln(1/δ)) + S√λ (Abbasi-Yadkori, Pál and
+/// Szepesvári 2011, Theorem 2).
+///
+/// With a half-life the theorem applies to the actions √w·x with rewards √w·r, whose noise is R-sub-Gaussian since w ≤ 1. The
+/// width then covers a constant θ* in each episode with probability 1 − δ, instead of in all at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoloSchedule {
     /// R.
@@ -326,8 +331,6 @@ pub struct SoloSchedule {
     pub theta_bound: f64,
     /// δ.
     pub delta: f64,
-    /// Lengths of the episodes.
-    pub episodes: Episodes,
 }
 
 impl Schedule for SoloSchedule {
@@ -335,9 +338,9 @@ impl Schedule for SoloSchedule {
         1.0
     }
 
-    fn beta(&self, evidence: &Evidence<'_>, _: &Solution<'_>) -> f64 {
-        let steps = self.episodes.steps_before(evidence.episode) as f64;
-        let d = evidence.feature_sum.len() as f64;
-        self.noise * (d * ((1.0 + steps) / self.delta).ln()).sqrt() + self.theta_bound
+    fn beta(&self, _: &Evidence<'_>, solution: &Solution<'_>) -> f64 {
+        let eigenvalues = symmetric::eigenpairs(solution.design);
+        let log_det: f64 = eigenvalues.iter().map(|(value, _)| (value / solution.lambda).ln()).sum();
+        self.noise * (log_det.max(0.0) - 2.0 * self.delta.ln()).sqrt() + self.theta_bound * solution.lambda.sqrt()
     }
 }

@@ -34,6 +34,12 @@ impl Streams {
         self.feature_sum.add(unit, feature_sum.iter().copied());
     }
 
+    /// Multiplies all V̂_i and v̂_i by a factor.
+    pub fn scale(&mut self, factor: f64) {
+        self.gram.scale(factor);
+        self.feature_sum.scale(factor);
+    }
+
     /// Returns D.
     pub fn dimension(&self) -> usize {
         self.feature_sum.dimension()
@@ -55,7 +61,8 @@ pub trait Privatise {
     /// True if messages must have a bounded norm (lines 15 to 17).
     const PRIVATE: bool;
 
-    /// Adds an admitted message to the sums of its sender, the `agent`-th enrolled agent, counted from 0.
+    /// Adds an admitted message to the sums of its sender, the `agent`-th enrolled agent, counted from 0. With a half-life the
+    /// message is multiplied by its weight beforehand.
     ///
     /// `episode` is that of the message. A late message has an earlier episode than the running one and is part of the next
     /// release.
@@ -71,11 +78,14 @@ pub trait Privatise {
     /// Returns the unit of a row.
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> Self::Unit;
 
+    /// Multiplies all sums by a factor ([`Forgetting`](super::Forgetting)). Never called for private streams.
+    fn decay(&mut self, _factor: f64) {}
+
     /// Removes an agent from all further releases ([`Level::Drop`](super::Level::Drop)). Never called for private streams.
     fn drop_agent(&mut self, _agent: usize) {}
 }
 
-/// Streams without privacy: V̂_i = V_i and v̂_i = v_i (line 23).
+/// Streams without privacy: V̂_i = V_i and v̂_i = v_i (line 23), or weighted sums if the run has a half-life.
 #[derive(Clone, Debug)]
 pub struct NoPrivacy {
     streams: Streams,
@@ -117,6 +127,10 @@ impl Privatise for NoPrivacy {
 
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> AgentId {
         enrolled[self.agents[row]]
+    }
+
+    fn decay(&mut self, factor: f64) {
+        self.streams.scale(factor);
     }
 
     /// Replaces the agent's row by the last one. The last remaining agent keeps a row of zeros, since rules need a row.

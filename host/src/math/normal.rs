@@ -6,14 +6,21 @@ fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() / (2.0 * PI).sqrt()
 }
 
-/// Φ⁻¹, by bisection of an approximation of Φ to six digits (Abramowitz and Stegun, 26.2.17).
+/// 1 − Φ(x) for x ≥ 0, to six digits (Abramowitz and Stegun, 26.2.17).
+fn upper_tail(x: f64) -> f64 {
+    let t = 1.0 / (1.0 + 0.231_641_9 * x);
+    let coefficients = [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
+    let sum = coefficients.iter().rev().fold(0.0, |sum, c| (sum + c) * t);
+    density(x) * sum
+}
+
+/// Φ.
+pub(crate) fn distribution(x: f64) -> f64 {
+    if x < 0.0 { upper_tail(-x) } else { 1.0 - upper_tail(x) }
+}
+
+/// Φ⁻¹, by bisection of Φ.
 pub(crate) fn quantile(probability: f64) -> f64 {
-    let upper_tail = |x: f64| {
-        let t = 1.0 / (1.0 + 0.231_641_9 * x);
-        let coefficients = [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
-        let sum = coefficients.iter().rev().fold(0.0, |sum, c| (sum + c) * t);
-        density(x) * sum
-    };
     let tail = probability.min(1.0 - probability);
     let (mut low, mut high) = (0.0, 40.0);
     for _ in 0..60 {
@@ -60,6 +67,7 @@ mod tests {
     fn quantile_matches_tables() {
         for (probability, expected) in [(0.5, 0.0), (0.975, 1.959_964), (0.7, 0.524_401), (0.1, -1.281_552)] {
             assert!((quantile(probability) - expected).abs() < 1e-5, "{probability}");
+            assert!((distribution(expected) - probability).abs() < 1e-6, "{probability}");
         }
     }
 

@@ -21,6 +21,8 @@ pub(crate) enum Purpose {
     Groups,
     /// Choice of a device's scout steps.
     Scouts,
+    /// Choices of a hostile controller for a device.
+    HostileController,
 }
 
 /// Returns the generator of a purpose. Its state is a hash, so that generators are independent.

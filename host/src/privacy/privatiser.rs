@@ -44,6 +44,7 @@ use fedbandit_core::packed_len;
 ///     level: Level::Strict,
 ///     reward_bound: Some(1.0),
 ///     window: 0,
+///     half_life: None,
 /// };
 /// let plan = Plan::new(&setting, Budget::new(4.0, 1e-6)?, Mechanism::Tree, 1)?;
 /// let key = RunKey::generate()?;

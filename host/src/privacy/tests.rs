@@ -17,7 +17,14 @@ const MECHANISMS: [Mechanism; 3] = [Mechanism::Tree, Mechanism::Honaker, Mechani
 
 fn plan(dimension: u8, episodes: u32, mechanism: Mechanism) -> Plan {
     let episodes = Episodes::new(64 * episodes, 64, 64).unwrap();
-    let setting = ControllerConfig { dimension, episodes, level: Level::Paper, reward_bound: Some(1.0), window: 0 };
+    let setting = ControllerConfig {
+        dimension,
+        episodes,
+        level: Level::Paper,
+        reward_bound: Some(1.0),
+        window: 0,
+        half_life: None,
+    };
     Plan::new(&setting, Budget::new(1.0, 1e-6).unwrap(), mechanism, 1).unwrap()
 }
 

@@ -43,6 +43,8 @@ pub struct Assumptions {
     pub theta_bound: f64,
     /// Privacy noise of the streams, if any.
     pub stream_noise: Option<StreamNoise>,
+    /// True if the streams have a half-life, so that old messages have smaller weights.
+    pub forgetting: bool,
 }
 
 /// The rule `whitened-filter`, for n units of which a share a may be corrupted.

@@ -16,7 +16,9 @@
 //!    ```
 //!
 //!    ε is the share of corrupted units in the weight, and γ = (1 − √(d/((1 − a)n)))₊² times the variance that the
-//!    filter left of honest units.
+//!    filter left of honest units. If streams have a half-life, γ = 0: with weights w ≤ 1 the noise of a unit has the
+//!    covariance R²L⁻¹(Σw²xxᵀ)L⁻ᵀ, which is at most R²(I − λL⁻¹L⁻ᵀ), but has no lower bound along directions that were
+//!    explored long ago.
 //! 2. *Noise*, ξ̄, and the shift of the honest mean by the filter: a ball of radius R′((√d + 2)/√((1 − a)n) + shift).
 //! 3. *Bias*, λL⁻¹θ*: λ²S²L⁻¹L⁻ᵀ.
 //! 4. *Remainder*, r = m − λL⁻¹θ, which is 0 at the fixed point: rrᵀ.
@@ -60,7 +62,7 @@ const LEAST_EXPLORED: f64 = 0.05;
 impl Whitened {
     /// Returns the joint ellipsoid of the four terms, in the coordinates of the z_i.
     pub(super) fn width(&self, metric: &Metric, solution: &Solution, units: f64) -> DMatrix<f64> {
-        let Assumptions { corruption: a, noise, theta_bound, .. } = self.assumptions;
+        let Assumptions { corruption: a, noise, theta_bound, forgetting, .. } = self.assumptions;
         let Metric { inverse, lambda, .. } = metric;
         let Solution { cloud, rest, .. } = solution;
         let (d, rows) = (inverse.d as f64, inverse.matrix());
@@ -68,7 +70,7 @@ impl Whitened {
         let bias = &prior * (lambda * theta_bound.powi(2));
         let ball = |radius: f64| DMatrix::from_diagonal_element(inverse.d, inverse.d, radius * radius);
         let honest = (1.0 - a) * units;
-        let edge = (1.0 - (d / honest).sqrt()).max(0.0).powi(2);
+        let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
         let FilterEffect { liars, shift, variance } = filter_effect(a, units, d, cloud);
         let shown = (ball(1.0) - prior) * ((1.0 - liars) * edge * variance * noise * noise);
         let hidden = positive_part(&symmetrised(&cloud.spread - shown)) * (liars / (1.0 - liars));
