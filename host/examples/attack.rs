@@ -9,7 +9,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 /// Returns the mean regret of the honest devices in the last episode.
 fn regret(aggregator: impl Aggregator + Clone) -> Result<f32, Box<dyn std::error::Error>> {
     let episodes = Episodes::new(512, 4, 32)?;
-    let config = ControllerConfig { dimension: 2, episodes, level: Level::Strict, reward_bound: None, window: 0 };
+    let config = ControllerConfig::new(2, episodes, Level::Strict);
     let schedule = Calibrated { corruption: 0.3, theta_bound: 1.0, noise: None };
     let rule = PaperRule::new(aggregator.clone(), aggregator, schedule);
     let mut controller = Controller::new(config, (0..20).map(AgentId), rule, NoPrivacy::new)?;

@@ -15,7 +15,7 @@ fn decision_set(dryness: f32) -> [Action<3>; 5] {
 
 fn output() -> Result<String, Box<dyn std::error::Error>> {
     let episodes = Episodes::new(16_384, 4, 64)?;
-    let config = ControllerConfig { dimension: 3, episodes, level: Level::Strict, reward_bound: None, window: 0 };
+    let config = ControllerConfig::new(3, episodes, Level::Strict);
     let median = GeometricMedian::new(Tolerance::Relative(1e-6));
     let rule = PaperRule::new(median.clone(), median, Calibrated { corruption: 0.3, theta_bound: 1.5, noise: None });
     let mut controller = Controller::new(config, (0..20).map(AgentId), rule, NoPrivacy::new)?;

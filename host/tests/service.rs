@@ -53,6 +53,10 @@ fn private() -> RunConfig {
     RunConfig { rewards: RewardKind::Bounded, privacy: Some("8,1e-6".parse().unwrap()), ..config() }
 }
 
+fn forgetting() -> RunConfig {
+    RunConfig { forget: Some(12), ..config() }
+}
+
 const TIMING: StartOptions = StartOptions { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
 
 /// Service with its store.
@@ -399,6 +403,32 @@ fn mean_reward_is_a_median_that_a_minority_cannot_move() {
     assert_eq!(run.restarted().service.status(0).history, history);
 }
 
+/// Replayed sums have the weights of their episodes, 2^(−8/12) per episode, also that of a late summary.
+#[test]
+fn replay_restores_sums_with_a_half_life() {
+    let mut run = Run::new(forgetting());
+    run.tick(0);
+    run.say(1, &summary(1)).unwrap();
+    run.tick(TIME_LIMIT);
+    // Late by one episode.
+    run.say(2, &summary(1)).unwrap();
+    run.say(3, &summary(2)).unwrap();
+    run.tick(2 * TIME_LIMIT);
+    let sums = |run: &Run| run.service.controller().streams().gram.values().to_vec();
+    let before = sums(&run);
+    let weight = |episodes: f64| 4.0 * 2.0_f64.powf(-8.0 * episodes / 12.0);
+    // Episode 3 is running, and the sums have the weights of the model after it.
+    for (agent, expected) in [weight(2.0), weight(2.0), weight(1.0), 0.0].into_iter().enumerate() {
+        assert!((before[3 * agent] - expected).abs() < 1e-12, "agent {}: {before:?}", agent + 1);
+    }
+    let run = run.restarted();
+    assert_eq!(sums(&run), before);
+    let mut other = Memory::default();
+    start(&mut other, &forgetting(), &registry(), &master(), TIMING, 0).unwrap();
+    let terms = String::from_utf8(other.value("terms").unwrap().unwrap()).unwrap();
+    assert!(terms.contains("\"forget\":12"), "{terms}");
+}
+
 /// Reported rewards carry no noise, so the status of a private run must not depend on them.
 #[test]
 fn private_status_does_not_depend_on_rewards() {
@@ -419,7 +449,8 @@ fn private_status_does_not_depend_on_rewards() {
 /// A run that is restarted after every event stores the same events and sends the same answers.
 #[test]
 fn restart_after_any_event_changes_nothing() {
-    for config in [config(), private(), RunConfig { aggregator: AggregatorName::MedianOfMeans, ..config() }] {
+    let grouped = RunConfig { aggregator: AggregatorName::MedianOfMeans, ..config() };
+    for config in [config(), private(), grouped, forgetting()] {
         let play = |mut run: Run, restarts: bool| {
             run.tick(0);
             for episode in 1..=8 {
@@ -507,6 +538,7 @@ fn store_with_different_terms_is_refused() {
     let longer = RunConfig { episode_len: Some(16), ..config() };
     refuses(longer, registry(), TIMING, "episode-len is 8, configured 16");
     refuses(private(), registry(), TIMING, "privacy is null, configured \"8,0.000001\"");
+    refuses(forgetting(), registry(), TIMING, "forget is null, configured 12");
     refuses(config(), Registry { dimension: 3, ..registry() }, TIMING, "dim is 2, configured 3");
     refuses(config(), Registry { run: 8, ..registry() }, TIMING, "run is 7, configured 8");
     refuses(config(), registry(), StartOptions { window: 2, ..TIMING }, "window is 1, configured 2");

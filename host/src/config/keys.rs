@@ -134,7 +134,7 @@ macro_rules! configuration {
     (
         $(#[$attribute:meta])*
         pub struct $name:ident $(in $base:ident: $base_type:ty)? {
-            $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr, $value:literal;)+
+            $($(#[doc = $doc:literal])+ $(#[serde($($serde:tt)+)])? $field:ident: $type:ty = $default:expr, $value:literal;)+
         }
     ) => {
         $(#[$attribute])*
@@ -146,7 +146,7 @@ macro_rules! configuration {
                 #[serde(flatten)]
                 pub $base: $base_type,
             )?
-            $($(#[doc = $doc])+ pub $field: $type,)+
+            $($(#[doc = $doc])+ $(#[serde($($serde)+)])? pub $field: $type,)+
         }
 
         impl Default for $name {

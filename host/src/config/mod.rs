@@ -59,6 +59,7 @@ impl From<SetupError> for ConfigError {
         let key = match error {
             SetupError::EnrolledTwice(_) => "agents",
             SetupError::Window(_) => "window",
+            SetupError::PrivateHalfLife => "forget",
             SetupError::Admission(AdmissionError::EpisodeLen(_)) => "episode-len",
             SetupError::Admission(AdmissionError::RewardBound(_)) => "rewards",
             SetupError::Admission(AdmissionError::PrivacyNeedsBoundedRewards) => "privacy",

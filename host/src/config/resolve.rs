@@ -1,5 +1,7 @@
 //! Resolves a configuration to rules, schedules and private streams.
 
+use std::num::NonZeroU32;
+
 use fedbandit_core::MAX_EPISODE_LEN;
 use rand_pcg::rand_core::Rng;
 
@@ -67,6 +69,7 @@ impl ResolvedRun {
             noise: rewards.noise(),
             theta_bound: theta_norm,
             stream_noise: self.stream_noise()?,
+            forgetting: self.config.forget.is_some(),
         };
         Ok(Box::new(Whitened::new(centre, assumptions)))
     }
@@ -104,12 +107,9 @@ impl ResolvedRun {
         let RunConfig { rewards, theta_norm, aggregator, schedule, delta, .. } = self.config;
         let noise = self.stream_noise()?;
         Ok(match (schedule, aggregator) {
-            (_, AggregatorName::Solo) => Box::new(SoloSchedule {
-                noise: rewards.noise(),
-                theta_bound: theta_norm,
-                delta,
-                episodes: self.episodes()?,
-            }),
+            (_, AggregatorName::Solo) => {
+                Box::new(SoloSchedule { noise: rewards.noise(), theta_bound: theta_norm, delta })
+            }
             (ScheduleName::Calibrated, _) => {
                 let corruption = match aggregator {
                     AggregatorName::Oracle => 0.0,
@@ -156,7 +156,7 @@ impl ResolvedRun {
     }
 
     /// Returns L, not more than T.
-    pub(super) fn longest(&self) -> u32 {
+    pub(crate) fn longest(&self) -> u32 {
         let RunConfig { steps, episode_len, aggregator, schedule, .. } = self.config;
         let theorem = || match aggregator {
             AggregatorName::MedianOfMeans => self.problem().episode_len_of_means(),
@@ -185,7 +185,13 @@ impl ResolvedRun {
             level: self.level(),
             reward_bound: self.config.rewards.bound(),
             window: 0,
+            half_life: self.half_life(),
         })
+    }
+
+    /// Returns H.
+    pub(crate) fn half_life(&self) -> Option<NonZeroU32> {
+        self.config.forget.and_then(NonZeroU32::new)
     }
 
     pub(super) fn level(&self) -> Level {

@@ -22,6 +22,9 @@ configuration! {
         first_episode: Option<u32> = None, "L";
         /// Number of initial episodes of that length before lengths start doubling [default: 1; 2d for whitened rules]
         first_episodes: Option<u32> = None, "S";
+        /// Half-life of all data in steps, for a parameter that drifts: a step that is H steps old counts half [default: none]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        forget: Option<u32> = None, "H";
         /// Rewards: gaussian:R with noise level R, or bounded (1 or -1)
         rewards: RewardKind = RewardKind::Gaussian(0.5), "KIND";
         /// Bound S on the norm of the true parameter; a simulation draws a parameter of this norm

@@ -17,6 +17,7 @@ impl ResolvedRun {
         self.validate_shape()?;
         self.validate_problem()?;
         self.validate_rule()?;
+        self.validate_forgetting()?;
         self.rule(0).map(drop)
     }
 
@@ -94,6 +95,24 @@ impl ResolvedRun {
         }
         if self.level() == Level::Drop && privacy.is_some() {
             return fail("admission", AdmissionError::PrivacyCannotDrop);
+        }
+        Ok(())
+    }
+
+    /// Validates the half-life and its combinations.
+    fn validate_forgetting(&self) -> Result<(), ConfigError> {
+        let RunConfig { forget, privacy, schedule, .. } = self.config;
+        let Some(half_life) = forget else { return Ok(()) };
+        if half_life == 0 {
+            return fail("forget", "must be at least 1 step, got 0");
+        }
+        if privacy.is_some() {
+            let why = "its proof needs sums in which every message keeps its weight";
+            return fail("forget", format!("not available with privacy; {why}"));
+        }
+        if schedule == ScheduleName::Theorem {
+            let why = "the theorems are about sums in which every message keeps its weight";
+            return fail("forget", format!("not available with schedule theorem; {why}. Use calibrated"));
         }
         Ok(())
     }

@@ -19,14 +19,17 @@ pub struct Registry {
     pub noise: f32,
     /// S, the bound on ‖θ*‖₂ that devices are provisioned with.
     pub theta_norm: f32,
+    /// True if devices may be guarded, and so remember data of earlier episodes. A private run requires false.
+    #[serde(default)]
+    pub guard: bool,
     /// All devices ever enrolled, ordered by number. Each counts as one of the N agents, even if it never sends.
     pub devices: Vec<EnrolledDevice>,
 }
 
 impl Registry {
-    /// Creates a registry without devices, for R = 0.5 and S = 1.
+    /// Creates a registry without devices, for R = 0.5, S = 1 and no guard.
     pub const fn new(fleet: u32, run: u32, dimension: u8) -> Self {
-        Self { fleet, run, dimension, noise: 0.5, theta_norm: 1.0, devices: Vec::new() }
+        Self { fleet, run, dimension, noise: 0.5, theta_norm: 1.0, guard: false, devices: Vec::new() }
     }
 
     /// Adds devices with plain frames.
@@ -41,6 +44,7 @@ impl Registry {
         let key = master.device_key(self.fleet, device.agent, device.generation);
         let identity = Identity::new(self.fleet, device.agent, self.dimension, key);
         let identity = identity.with_constants(self.noise, self.theta_norm);
+        let identity = if self.guard { identity.with_guard() } else { identity };
         if device.sealed { identity.with_sealed_frames() } else { identity }
     }
 }

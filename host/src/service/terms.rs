@@ -1,6 +1,9 @@
 //! Terms of a run: the part of its configuration that the store fixes when the run starts.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::registry::Registry;
 use super::start::StartError;
@@ -41,6 +44,11 @@ impl RunTerms {
             );
             return Err(ConfigError::new("aggregator", reason));
         }
+        if config.privacy.is_some() && registry.guard {
+            let reason = "guarded devices remember data of earlier episodes, which a private run must forget; enroll the devices \
+                          in a new directory with --private";
+            return Err(ConfigError::new("privacy", reason));
+        }
         Ok(terms)
     }
 
@@ -59,7 +67,7 @@ impl RunTerms {
     /// Reads the terms of a store; none if the run has not begun.
     pub(super) fn find(store: &dyn Store) -> Result<Option<Self>, StartError> {
         let Some(stored) = store.value("terms")? else { return Ok(None) };
-        let stored: serde_json::Value = serde_json::from_slice(&stored).map_err(StartError::Terms)?;
+        let stored: Value = serde_json::from_slice(&stored).map_err(StartError::Terms)?;
         match stored["schema"].as_u64() {
             Some(schema) if schema != u64::from(SCHEMA) => Err(StartError::Schema(schema)),
             _ => Ok(Some(serde_json::from_value(stored).map_err(StartError::Terms)?)),
@@ -87,11 +95,11 @@ impl RunTerms {
             (values["run"], values["window"]) = (terms.run.into(), terms.window.into());
             values
         });
-        for (key, value) in stored.as_object().into_iter().flatten() {
-            let other = &expected[key.as_str()];
-            if other != value {
-                differences.push(format!("{key} is {value}, configured {other}"));
-            }
+        // Some keys are absent while they are unset, so that terms of earlier versions keep their bytes.
+        let keys: BTreeSet<&String> =
+            [&stored, &expected].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
+        for key in keys.into_iter().map(String::as_str).filter(|key| stored[key] != expected[key]) {
+            differences.push(format!("{key} is {}, configured {}", stored[key], expected[key]));
         }
         if self.agents != configured.agents {
             differences.push("the enrolled devices differ".into());

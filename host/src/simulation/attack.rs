@@ -63,6 +63,8 @@ pub enum Attack {
     Optimal,
     /// Honest for the first half of the episodes, then `optimal`.
     OptimalSleeper,
+    /// No agent is corrupted. The controller is, and forges a model for each device ([`Forgery`](super::Forgery)).
+    HostileController,
 }
 
 named!(
@@ -91,9 +93,15 @@ named!(
     Adaptive = "adaptive",
     Optimal = "optimal",
     OptimalSleeper = "optimal-sleeper",
+    HostileController = "hostile-controller",
 );
 
 impl Attack {
+    /// Returns true if agents attack, and false if the controller does.
+    pub fn is_by_agents(self) -> bool {
+        self != Self::HostileController
+    }
+
     /// Returns true if attackers try messages on the rule.
     pub(super) fn is_search(self) -> bool {
         matches!(self, Self::Adaptive | Self::Sleeper) || self.is_optimal()

@@ -1,6 +1,6 @@
 //! Corrupted agents of a run: when they attack, and what they send.
 
-use fedbandit_core::{Model, Rewards};
+use fedbandit_core::Model;
 use nalgebra::DMatrix;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
@@ -23,7 +23,7 @@ pub(super) struct Attackers {
     corrupted: Vec<bool>,
     honest: Vec<usize>,
     rng: Pcg64,
-    /// Mean of the honest agents' Gram matrices so far.
+    /// Mean of the honest agents' Gram matrices so far, with the weights that the controller gives them.
     explored: DMatrix<f64>,
     /// Message of all attackers in this episode.
     common: Option<ForgedSummary>,
@@ -108,6 +108,7 @@ impl Attackers {
         if self.honest.len() == self.corrupted.len() {
             return;
         }
+        self.keep_up(fleet, episode);
         let ControllerConfig { episodes, reward_bound, .. } = self.controller_config;
         let corrupted = self.corrupted.len() - self.honest.len();
         let limits = (episodes.length(episode), reward_bound);
@@ -119,7 +120,8 @@ impl Attackers {
                 let ForgedSummary { gram, feature_sum } = ForgedSummary::own(fleet.summaries(), row);
                 shadow.sums.add(row, &gram, &feature_sum);
             }
-            fleet.draw_trial_steps(u32::try_from(episodes.steps_before(episode + 1)).unwrap_or(u32::MAX), rng);
+            let next = u32::try_from(episodes.steps_before(episode + 1)).unwrap_or(u32::MAX);
+            fleet.draw_trial_steps(next, &self.honest, rng);
         }
         self.individual.fill(None);
         self.common = None;
@@ -138,6 +140,18 @@ impl Attackers {
             trial.score(sums, &mut **rule, sent, |model| fleet.trial_regret(model))
         };
         self.common = knowledge.common(self.attack, &mut score);
+    }
+
+    /// Follows θ* to the next model's first step, and forgets as the controller does before an episode's messages.
+    fn keep_up(&mut self, fleet: &dyn Fleet, episode: u32) {
+        let ControllerConfig { episodes, .. } = self.controller_config;
+        self.theta = fleet.theta(u32::try_from(episodes.steps_before(episode + 1)).unwrap_or(u32::MAX));
+        let Some(retention) = self.controller_config.forgetting().retention(episode) else { return };
+        self.explored *= retention;
+        if let Some(ShadowController { sums, own, .. }) = &mut self.shadow {
+            sums.scale(retention);
+            own.scale(retention);
+        }
     }
 
     /// Sends an agent's messages to the controller. Returns 1 if there are any, else 0.
@@ -244,7 +258,8 @@ impl Trial<'_> {
         sent.for_each(|(row, message)| sums.add(row, &message.gram, &message.feature_sum));
         let estimate = rule.estimate(&sums, next).ok();
         let Some(parameters) = estimate.and_then(|estimate| estimate.parameters) else { return 0.0 };
-        score(parameters.model(next, self.controller_config.episodes.length(next), Rewards::Unbounded))
+        let ControllerConfig { episodes, .. } = self.controller_config;
+        score(parameters.model(next, episodes.length(next), self.controller_config.rewards()))
     }
 }
 

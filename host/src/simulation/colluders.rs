@@ -31,6 +31,9 @@ impl Colluders {
     /// The configuration is invalid, replays a log, or has an attack that frames cannot carry.
     pub fn new(config: &SimulationConfig, honest: usize, seed: u64) -> Result<Self, ConfigError> {
         config.validate()?;
+        if !config.attack.is_by_agents() {
+            return Err(ConfigError::new("attack", "hostile-controller is not an attack of devices"));
+        }
         if config.attack == Attack::Asymmetric {
             let reason = "asymmetric is not possible in frames, which carry one triangle of U";
             return Err(ConfigError::new("attack", reason));
@@ -38,10 +41,9 @@ impl Colluders {
         let world = World::new(config, &Logs::new(), seed)?;
         let controller_config = config.resolve().controller_config()?;
         let corrupted: Vec<bool> = (0..config.run.agents).map(|agent| agent >= honest).collect();
-        let attackers = Attackers::new(config, seed, controller_config, &world.theta, &corrupted)?;
+        let attackers = Attackers::new(config, seed, controller_config, &world.theta(0), &corrupted)?;
         let numbers: Vec<usize> = (1..=config.run.agents).collect();
-        let fleet =
-            fleet(world, &numbers, seed, controller_config.rewards(), (GuardName::Off, GuardName::constants(config)));
+        let fleet = fleet(world, &numbers, config.fleet_config(seed, controller_config.rewards(), GuardName::Off));
         Ok(Self { controller_config, fleet, attackers, honest })
     }
 
@@ -86,7 +88,9 @@ mod tests {
     #[test]
     fn colluders_send_the_messages_of_their_attack() {
         let honest = sent(Attack::None);
-        for attack in Attack::ALL.iter().copied().filter(|attack| *attack != Attack::Asymmetric) {
+        for attack in
+            Attack::ALL.iter().copied().filter(|attack| attack.is_by_agents() && *attack != Attack::Asymmetric)
+        {
             let sent = sent(attack);
             let honest_messages =
                 |index: usize| (0..2).filter(|agent| sent[index][*agent] == honest[index][*agent]).count();

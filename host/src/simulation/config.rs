@@ -1,9 +1,12 @@
 //! Settings of a simulation.
 
+use fedbandit_core::Rewards;
+
 use super::attack::Attack;
 use super::environment::Environment;
-use super::fleet::DIMENSIONS;
+use super::fleet::{DIMENSIONS, FleetConfig};
 use super::guard::GuardName;
+use super::hostile_controller::Forgery;
 use crate::aggregate::corrupted;
 use crate::config::keys::configuration;
 use crate::config::{AggregatorName, ConfigError, ResolvedRun, RunConfig, fail};
@@ -14,14 +17,17 @@ configuration! {
     pub struct SimulationConfig in run: RunConfig {
         /// Number of actions in a decision set; fixed-arms has d, and a log has its own number
         arms: usize = 10, "A";
-        /// Environment: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE
+        /// Environment: ball, skew, fixed-arms, shared, drifting (decision sets), drifting-theta (parameter), unequal or replay:FILE
         environment: Environment = Environment::Ball, "NAME";
         /// Behaviour of corrupted agents
         attack: Attack = Attack::Collude, "NAME";
         /// Share of corrupted agents, from 0 to below 0.5; to below 1 if devices are guarded
         corrupt: f64 = 0.3, "SHARE";
-        /// Guard of devices against liars and hostile controllers: off, on or untrusting
-        guard: GuardName = GuardName::Off, "NAME";
+        /// Guard of devices against liars and hostile controllers: off, on or untrusting [default: on for whitened rules
+        /// without privacy, else off]
+        guard: Option<GuardName> = None, "NAME";
+        /// Models of a hostile controller (attack hostile-controller)
+        forgery: Forgery = Forgery::Search, "NAME";
     }
 }
 
@@ -37,16 +43,17 @@ impl SimulationConfig {
         if self.arms == 0 || self.arms > MAX_ARMS {
             return fail("arms", format!("must be from 1 to {MAX_ARMS}, got {}", self.arms));
         }
-        let limit = if self.guard == GuardName::Off { 0.5 } else { 1.0 };
+        let limit = if self.guard() == GuardName::Off { 0.5 } else { 1.0 };
         if !(0.0..limit).contains(&self.corrupt) {
             return fail("corrupt", format!("must be at least 0 and below {limit}, got {}", self.corrupt));
         }
-        if self.guard != GuardName::Off && self.run.privacy.is_some() {
+        if self.guard() != GuardName::Off && self.run.privacy.is_some() {
             return fail(
                 "guard",
                 "not available with privacy, whose proof needs devices that remember nothing but models",
             );
         }
+        self.environment.check_dimension(self.run.dim)?;
         self.resolve().validate()
     }
 
@@ -56,9 +63,20 @@ impl SimulationConfig {
         self.run.resolve(if same { 0.0 } else { RunConfig::SIGMA })
     }
 
-    /// Returns the number of corrupted agents, ⌊α·N⌋.
+    /// Returns the guard of the devices. By default they have one where it pays: with a whitened rule and without privacy.
+    pub fn guard(&self) -> GuardName {
+        let RunConfig { aggregator, privacy, .. } = self.run;
+        let pays = aggregator.is_whitened() && privacy.is_none();
+        self.guard.unwrap_or(if pays { GuardName::On } else { GuardName::Off })
+    }
+
+    /// Returns the number of corrupted agents: ⌊α·N⌋, or 0 if the controller is hostile.
     pub fn corrupted(&self) -> usize {
-        corrupted(self.corrupt, self.run.agents)
+        if self.attack.is_by_agents() { corrupted(self.corrupt, self.run.agents) } else { 0 }
+    }
+
+    pub(super) fn fleet_config(&self, seed: u64, rewards: Rewards, guard: GuardName) -> FleetConfig {
+        FleetConfig { seed, rewards, guard, constants: GuardName::constants(self), forgery: self.forgery }
     }
 
     /// Returns the reference run for the regret of this one: the mean over the honest agents alone, on the same draws. For a
@@ -98,7 +116,8 @@ mod tests {
             environment: Environment::Shared,
             attack: Attack::None,
             corrupt: 0.0,
-            guard: GuardName::Off,
+            guard: None,
+            forgery: Forgery::Search,
         };
         assert_eq!(serde_json::from_str::<SimulationConfig>(text).unwrap(), config);
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);

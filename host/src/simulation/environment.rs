@@ -1,5 +1,6 @@
 //! Simulated environments: decision sets and rewards.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,7 +18,7 @@ use crate::math::rng::{Purpose, below, generator, uniform};
 use crate::math::symmetric;
 use crate::names::{UnknownName, serde_as_text};
 
-/// Distribution of decision sets, by name.
+/// Distribution of decision sets, and motion of θ*, by name. θ* is constant unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Environment {
     /// Actions uniform in the unit ball, drawn anew for each agent and step.
@@ -29,8 +30,13 @@ pub enum Environment {
     FixedArms,
     /// As `Ball`, with one set per step for all agents (σ = 0).
     Shared,
-    /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(2t/T + j/d)): the distribution P_t changes with t.
+    /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(2t/T + j/d)): the distribution P_t of decision sets changes with
+    /// t, and θ* is constant.
     Drifting,
+    /// As `Ball`, with a θ*_t that turns on the sphere of radius S by the same angle at each step, 90° in 4,096
+    /// steps. After each quarter turn it continues along a new great circle, drawn uniformly. The distribution of decision sets
+    /// is constant. Regret is relative to the best action under θ*_t.
+    DriftingTheta,
     /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(gi + j/d)) for agent i, where g = (√5 − 1)/2: agents explore
     /// different directions.
     Unequal,
@@ -46,6 +52,7 @@ impl fmt::Display for Environment {
             Self::FixedArms => f.pad("fixed-arms"),
             Self::Shared => f.pad("shared"),
             Self::Drifting => f.pad("drifting"),
+            Self::DriftingTheta => f.pad("drifting-theta"),
             Self::Unequal => f.pad("unequal"),
             Self::Replay(file) => write!(f, "replay:{}", file.display()),
         }
@@ -58,8 +65,9 @@ impl FromStr for Environment {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let plain = [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting, Self::Unequal];
-        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "unequal"];
+        let plain =
+            [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting, Self::DriftingTheta, Self::Unequal];
+        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "drifting-theta", "unequal"];
         if let Some(file) = name.strip_prefix("replay:").filter(|file| !file.is_empty()) {
             return Ok(Self::Replay(file.into()));
         }
@@ -69,10 +77,28 @@ impl FromStr for Environment {
     }
 }
 
+/// Number of steps in which θ* turns by 90° in [`Environment::DriftingTheta`].
+const QUARTER_TURN: u32 = 4096;
+
+impl Environment {
+    /// Checks that the environment exists in d dimensions.
+    ///
+    /// # Errors
+    /// d = 1, where θ* cannot turn.
+    pub(super) fn check_dimension(&self, dimension: usize) -> Result<(), ConfigError> {
+        if *self == Self::DriftingTheta && dimension < 2 {
+            return Err(ConfigError::new("dim", "drifting-theta needs at least 2 dimensions, got 1"));
+        }
+        Ok(())
+    }
+}
+
 /// Environment of one seed: its θ*, and the distribution of decision sets and rewards.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    pub(crate) theta: Vec<f64>,
+    /// θ*_t at t = 0, [`QUARTER_TURN`], …, as far as the run goes: each orthogonal to the one before. A single vector if θ* is
+    /// constant.
+    corners: Vec<DVector<f64>>,
     environment: Environment,
     rewards: RewardKind,
     arms: usize,
@@ -105,7 +131,7 @@ impl World {
     /// Creates the world of a seed, with θ* uniform on the sphere of radius S; for a log, θ* is the least-squares fit.
     ///
     /// # Errors
-    /// The log to replay is not in `logs`, or has another dimension.
+    /// The log to replay is not in `logs`, or the environment does not exist in this dimension.
     pub(crate) fn new(config: &SimulationConfig, logs: &Logs, seed: u64) -> Result<Self, ConfigError> {
         let log = match &config.environment {
             Environment::Replay(file) => {
@@ -118,11 +144,20 @@ impl World {
             let reason = format!("log has {} columns x_j, configured {}", log.dimension(), config.run.dim);
             return Err(ConfigError::new("dim", reason));
         }
+        config.environment.check_dimension(config.run.dim)?;
         let mut rng = generator(seed, Purpose::World, 0);
-        let direction = DVector::<f64>::from_fn(config.run.dim, |_, _| StandardNormal.sample(&mut rng)).normalize();
-        let theta = log.map_or_else(|| direction * config.run.theta_norm, |log| least_squares(log)).as_slice().to_vec();
+        let mut normal = || DVector::<f64>::from_fn(config.run.dim, |_, _| StandardNormal.sample(&mut rng));
+        let theta = normal().normalize() * config.run.theta_norm;
+        let mut corners = vec![log.map_or(theta, |log| least_squares(log))];
+        if config.environment == Environment::DriftingTheta {
+            for turn in 0..config.run.steps.div_ceil(QUARTER_TURN) as usize {
+                let (from, mut to) = (&corners[turn], normal());
+                to -= from * (from.dot(&to) / from.norm_squared());
+                corners.push(to.normalize() * config.run.theta_norm);
+            }
+        }
         Ok(Self {
-            theta,
+            corners,
             environment: config.environment.clone(),
             rewards: config.run.rewards,
             arms: config.arms,
@@ -137,27 +172,48 @@ impl World {
         self.log.is_none()
     }
 
+    /// Returns d.
+    pub(crate) fn dimension(&self) -> usize {
+        self.corners[0].len()
+    }
+
+    /// Returns θ*_t. After the last step of the run it continues along its last great circle.
+    pub(crate) fn theta(&self, step: u32) -> Cow<'_, [f64]> {
+        let turns = self.corners.len() - 1;
+        let turn = ((step / QUARTER_TURN) as usize).min(turns.saturating_sub(1));
+        match &self.corners[turn..] {
+            [from, to, ..] => {
+                let turned = f64::from(step) / f64::from(QUARTER_TURN) - turn as f64;
+                let (sin, cos) = (std::f64::consts::FRAC_PI_2 * turned).sin_cos();
+                from.iter().zip(to).map(|(from, to)| cos * from + sin * to).collect()
+            }
+            [constant] => constant.as_slice().into(),
+            [] => unreachable!("a world has at least one corner"),
+        }
+    }
+
     /// Draws an agent's decision set of step t, counted from 0.
     pub(crate) fn draw<const D: usize>(&self, agent: u64, step: u32, rng: &mut Pcg64, context: &mut Context<D>) {
         context.arms.clear();
         context.expected_rewards.clear();
+        let theta = &*self.theta(step);
         match &self.environment {
-            Environment::Ball => self.draw_ball(context, rng, |_| 1.0),
-            Environment::Skew => self.draw_ball(context, rng, |j| if j < D.div_ceil(2) { 1.0 } else { 0.2 }),
+            Environment::Ball | Environment::DriftingTheta => self.draw_ball(context, theta, rng, |_| 1.0),
+            Environment::Skew => self.draw_ball(context, theta, rng, |j| if j < D.div_ceil(2) { 1.0 } else { 0.2 }),
             Environment::Shared => {
-                self.draw_ball(context, &mut generator(self.seed, Purpose::Step, step.into()), |_| 1.0)
+                self.draw_ball(context, theta, &mut generator(self.seed, Purpose::Step, step.into()), |_| 1.0)
             }
             Environment::Drifting => {
                 let scales = rotated_scales::<D>(2.0 * f64::from(step) / f64::from(self.horizon));
-                self.draw_ball(context, rng, |j| scales[j]);
+                self.draw_ball(context, theta, rng, |j| scales[j]);
             }
             Environment::Unequal => {
                 let scales = rotated_scales::<D>((agent as f64 * GOLDEN_RATIO).fract());
-                self.draw_ball(context, rng, |j| scales[j]);
+                self.draw_ball(context, theta, rng, |j| scales[j]);
             }
             Environment::FixedArms => {
                 context.arms.extend((0..D).map(|j| Action::from_fn(|i, _| if i == j { 1.0 } else { 0.0 })));
-                context.expected_rewards.extend(&self.theta);
+                context.expected_rewards.extend(theta);
             }
             Environment::Replay(_) => {
                 let log = self.log.as_ref().expect("a replay world has a log");
@@ -173,7 +229,13 @@ impl World {
     ///
     /// With d normal numbers g and an exponential one E, g/√(‖g‖² + 2E) is uniform in the ball (Barthe, Guédon, Mendelson
     /// and Naor 2005).
-    fn draw_ball<const D: usize>(&self, context: &mut Context<D>, rng: &mut Pcg64, scale: impl Fn(usize) -> f32) {
+    fn draw_ball<const D: usize>(
+        &self,
+        context: &mut Context<D>,
+        theta: &[f64],
+        rng: &mut Pcg64,
+        scale: impl Fn(usize) -> f32,
+    ) {
         for _ in 0..self.arms {
             let mut x = [0.0_f32; D];
             let mut squares = 0.0;
@@ -186,7 +248,7 @@ impl World {
             for (j, entry) in x.iter_mut().enumerate() {
                 *entry *= shrink * scale(j);
             }
-            context.expected_rewards.push(x.iter().zip(&self.theta).map(|(x, theta)| f64::from(*x) * theta).sum());
+            context.expected_rewards.push(x.iter().zip(theta).map(|(x, theta)| f64::from(*x) * theta).sum());
             context.arms.push(Action::from(x));
         }
     }
@@ -290,6 +352,44 @@ mod tests {
         scales(Environment::Drifting, 25, [0.2, 0.6, 1.0, 0.6]);
         // Agent 2: angles of π(2·0.618034 + j/4), which are 0.236068, 0.486068, 0.736068 and 0.986068 turns of π.
         scales(Environment::Unequal, 0, [0.634_970, 0.201_532, 0.565_030, 0.998_468]);
+    }
+
+    /// By definition: the norm is S, equal times have equal angles, and 4,096 steps are a right angle. Two quarter turns have
+    /// different planes.
+    #[test]
+    fn drifting_theta_turns_at_constant_speed() {
+        let run = RunConfig { dim: 4, steps: 10_000, theta_norm: 0.8, ..RunConfig::default() };
+        let config =
+            SimulationConfig { run, environment: Environment::DriftingTheta, arms: 3, ..SimulationConfig::default() };
+        let world = World::new(&config, &Logs::new(), 9).unwrap();
+        let theta = |step| DVector::from_column_slice(&world.theta(step));
+        let cosine = |a, b| theta(a).dot(&theta(b)) / (theta(a).norm() * theta(b).norm());
+        // 10,000 is beyond the second quarter turn, 20,000 beyond the end of the run.
+        for start in [0, 1, 500, 4_000, 4_095, 4_096, 9_999, 10_000, 20_000] {
+            assert!((theta(start).norm() - 0.8).abs() < 1e-12);
+            let angle = cosine(start, start + 1).clamp(-1.0, 1.0).acos();
+            assert!((angle - std::f64::consts::FRAC_PI_2 / 4096.0).abs() < 1e-9, "{angle} at step {start}");
+        }
+        for start in [0, 4096, 8192] {
+            assert!(cosine(start, start + 4096).abs() < 1e-12);
+            assert!((cosine(start, start + 2048) - 0.5_f64.sqrt()).abs() < 1e-12);
+        }
+        assert!(cosine(0, 8192).abs() < 0.99, "θ* comes back: {}", cosine(0, 8192));
+        // Another environment of the same seed has the same first θ*, and the same decision sets.
+        let ball = SimulationConfig { environment: Environment::Ball, ..config };
+        let ball = World::new(&ball, &Logs::new(), 9).unwrap();
+        assert_eq!((&*ball.theta(0), &*ball.theta(7_000)), (&*world.theta(0), &*world.theta(0)));
+        let draw = |world: &World| {
+            let mut context = Context::<4>::new();
+            world.draw(AGENT, 7_000, &mut generator(9, Purpose::Agent, AGENT), &mut context);
+            context
+        };
+        let (constant, drifting) = (draw(&ball), draw(&world));
+        assert_eq!(constant.arms, drifting.arms);
+        for (x, reward) in drifting.arms.iter().zip(&drifting.expected_rewards) {
+            let expected: f64 = x.iter().zip(&theta(7_000)).map(|(x, theta)| f64::from(*x) * theta).sum();
+            assert!((reward - expected).abs() < 1e-12);
+        }
     }
 
     /// Six deviations of 20,000 rewards of ±1 are 0.0425; false alarm below 2·10⁻⁹ each.

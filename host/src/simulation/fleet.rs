@@ -10,7 +10,8 @@ use rayon::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::environment::{Context, World};
-use super::guard::{DeviceAgent, GuardName, SCOUTS};
+use super::guard::{DeviceAgent, GuardName};
+use super::hostile_controller::{Forgery, HostileController};
 use super::selection::{DecisionSets, select_all};
 use crate::algorithm::ModelParameters;
 use crate::math::rng::{Purpose, generator};
@@ -26,14 +27,17 @@ pub(super) trait Fleet: Send {
     /// Returns the number of alarms of all guards.
     fn alarms(&self) -> u64;
 
-    /// Draws the trial steps, on which attackers evaluate models.
-    fn draw_trial_steps(&mut self, step: u32, rng: &mut Pcg64);
+    /// Returns θ* at a step, counted from 0.
+    fn theta(&self, step: u32) -> Vec<f64>;
+
+    /// Draws the trial steps, on which attackers evaluate models. Guarded devices are represented by some of the `honest` ones.
+    fn draw_trial_steps(&mut self, step: u32, honest: &[usize], rng: &mut Pcg64);
 
     /// Returns a model's mean regret on the trial steps.
-    fn trial_regret(&mut self, model: Model<'_>) -> f64;
+    fn trial_regret(&self, model: Model<'_>) -> f64;
 
     /// Returns the mean of max_{x ≠ x*} score(x) − score(x*) on the trial steps: negative if the best action x* is chosen.
-    fn trial_score_gap(&mut self, model: Model<'_>) -> f64;
+    fn trial_score_gap(&self, model: Model<'_>) -> f64;
 
     /// Returns x − x* for up to [`DIFFERENCES`] other actions x of the first trial step.
     fn action_differences(&self) -> Vec<DVector<f64>>;
@@ -45,6 +49,20 @@ pub(super) enum Models<'a> {
     Broadcast(Model<'a>),
     /// One for each agent.
     Own(&'a [ModelParameters]),
+    /// One for each agent, forged by a hostile controller.
+    Forged,
+}
+
+/// Settings of a fleet.
+#[derive(Clone, Copy)]
+pub(super) struct FleetConfig {
+    pub(super) seed: u64,
+    pub(super) rewards: Rewards,
+    pub(super) guard: GuardName,
+    /// Constants of the guard.
+    pub(super) constants: Guard,
+    /// Models that a hostile controller forges.
+    pub(super) forgery: Forgery,
 }
 
 /// Steps of an episode.
@@ -95,6 +113,8 @@ impl Tally {
 pub(super) struct EpisodeResult {
     /// Tally of each device.
     pub(super) tallies: Vec<Tally>,
+    /// ‖θ − θ*‖_Λ/β of the ellipsoid that each device used.
+    pub(super) width_ratios: Vec<f32>,
     /// CPU time of all threads.
     pub(super) cpu_seconds: f64,
 }
@@ -124,6 +144,8 @@ impl Summaries {
 const CHUNK: usize = 16;
 /// Number of trial steps.
 const TRIAL_STEPS: usize = 64;
+/// Number of guarded devices that represent the fleet on the trial steps.
+const TRIAL_DEVICES: usize = 16;
 /// Largest number of action differences.
 const DIFFERENCES: usize = 16;
 
@@ -150,15 +172,9 @@ macro_rules! by_dimension {
         pub const DIMENSIONS: &[usize] = &[$($d),*];
 
         /// Creates the devices of a world, with the numbers `devices`.
-        pub(super) fn fleet(
-            world: World,
-            devices: &[usize],
-            seed: u64,
-            rewards: Rewards,
-            guard: (GuardName, Guard),
-        ) -> Box<dyn Fleet> {
-            match world.theta.len() {
-                $($d => Box::new(Devices::<$d, { packed_len($d) }>::new(world, devices, seed, rewards, guard)),)*
+        pub(super) fn fleet(world: World, devices: &[usize], config: FleetConfig) -> Box<dyn Fleet> {
+            match world.dimension() {
+                $($d => Box::new(Devices::<$d, { packed_len($d) }>::new(world, devices, config)),)*
                 other => unreachable!("dimension {other} was validated"),
             }
         }
@@ -168,12 +184,12 @@ for_dimensions!(by_dimension);
 
 struct Devices<const D: usize, const T: usize> {
     world: World,
-    rewards: Rewards,
-    guard: GuardName,
+    config: FleetConfig,
     devices: Vec<Device<D, T>>,
     summaries: Summaries,
     trial: Vec<Context<D>>,
-    trial_agent: Agent<D>,
+    /// Agents of the trial steps, each for as many consecutive steps.
+    trial_agents: Vec<DeviceAgent<D, T>>,
 }
 
 struct Device<const D: usize, const T: usize> {
@@ -185,49 +201,68 @@ struct Device<const D: usize, const T: usize> {
     attacked: Pcg64,
     /// Generator of scout steps.
     scouts: Pcg64,
+    controller: HostileController<D>,
 }
 
 impl<const D: usize, const T: usize> Devices<D, T> {
-    fn new(
-        world: World,
-        devices: &[usize],
-        seed: u64,
-        rewards: Rewards,
-        (guard, constants): (GuardName, Guard),
-    ) -> Self {
+    fn new(world: World, devices: &[usize], config: FleetConfig) -> Self {
+        let FleetConfig { seed, rewards, guard, constants, forgery } = config;
         let prior = Prior { lambda: 1.0, beta: 1.0, episode_len: 1, rewards };
         let agent = DeviceAgent::new(&prior, (guard != GuardName::Off).then_some(constants)).expect("a valid prior");
-        let device = |device: &usize| Device {
-            number: *device as u64,
-            agent: agent.clone(),
-            rng: generator(seed, Purpose::Agent, *device as u64),
-            attacked: generator(seed, Purpose::Attacked, *device as u64),
-            scouts: generator(seed, Purpose::Scouts, *device as u64),
+        let device = |device: &usize| {
+            let generator = |purpose| generator(seed, purpose, *device as u64);
+            let controller =
+                HostileController::new(forgery, guard.scouts(), constants.noise, generator(Purpose::HostileController));
+            Device {
+                number: *device as u64,
+                agent: agent.clone(),
+                rng: generator(Purpose::Agent),
+                attacked: generator(Purpose::Attacked),
+                scouts: generator(Purpose::Scouts),
+                controller,
+            }
         };
         let values = vec![0.0; devices.len() * (packed_len(D) + D)];
         let summaries = Summaries { dimension: D, values };
         let devices = devices.iter().map(device).collect();
-        let trial_agent = Agent::new(&prior).expect("a valid prior");
-        Self { world, rewards, guard, devices, summaries, trial: vec![Context::new(); TRIAL_STEPS], trial_agent }
+        Self { world, config, devices, summaries, trial: vec![Context::new(); TRIAL_STEPS], trial_agents: vec![agent] }
+    }
+
+    /// Returns the mean of a value on the trial steps, where each device uses a model.
+    fn trial_mean(&self, model: &Model<'_>, value: impl Fn(&Agent<D>, &Context<D>) -> f64) -> f64 {
+        let contexts = self.trial.chunks(TRIAL_STEPS / self.trial_agents.len());
+        let of = |(agent, contexts): (&DeviceAgent<D, T>, &[Context<D>])| {
+            let mut agent = agent.clone();
+            agent.begin(model).expect("model parameters are valid");
+            contexts.iter().map(|context| value(&agent, context)).sum::<f64>()
+        };
+        self.trial_agents.iter().zip(contexts).map(of).sum::<f64>() / TRIAL_STEPS as f64
     }
 }
 
 impl<const D: usize, const T: usize> Fleet for Devices<D, T> {
     fn run_episode(&mut self, models: Models<'_>, conduct: &[Conduct], steps: EpisodeSteps) -> EpisodeResult {
-        let (world, rewards, guard) = (&self.world, self.rewards, self.guard);
+        let (world, FleetConfig { rewards, guard, .. }) = (&self.world, self.config);
+        let truth: [f32; D] = std::array::from_fn(|j| world.theta(steps.start)[j] as f32);
         let chunks = self.devices.par_chunks_mut(CHUNK).enumerate();
         let rows = self.summaries.values.par_chunks_mut(CHUNK * (packed_len(D) + D));
-        let results: Vec<(Vec<Tally>, f64)> = chunks
+        let results: Vec<(Vec<Tally>, Vec<f32>, f64)> = chunks
             .zip(rows)
             .map(|((chunk, devices), rows)| {
                 let start = thread_seconds();
                 for (number, device) in (chunk * CHUNK..).zip(&mut *devices) {
+                    let forged;
                     let model = match &models {
                         Models::Broadcast(model) => *model,
                         Models::Own(own) => own[number].model(steps.episode, steps.episode_len, rewards),
+                        Models::Forged => {
+                            forged = device.controller.forge(&device.agent, device.number, world, steps);
+                            forged.model(steps.episode, steps.episode_len, rewards)
+                        }
                     };
                     device.agent.begin(&model).expect("model parameters are valid");
                 }
+                let width_ratios = devices.iter().map(|device| device.agent.width_ratio(&truth)).collect();
                 let conduct = &conduct[chunk * CHUNK..][..devices.len()];
                 let tallies = match &models {
                     Models::Broadcast(_) if guard == GuardName::Off => run_steps(devices, world, conduct, steps, guard),
@@ -240,11 +275,16 @@ impl<const D: usize, const T: usize> Fleet for Devices<D, T> {
                 };
                 let rows = rows.chunks_exact_mut(packed_len(D) + D);
                 devices.iter_mut().zip(rows).for_each(|(device, row)| device.finish(row));
-                (tallies, thread_seconds() - start)
+                (tallies, width_ratios, thread_seconds() - start)
             })
             .collect();
-        let cpu_seconds = results.iter().map(|(_, seconds)| seconds).sum();
-        EpisodeResult { tallies: results.into_iter().flat_map(|(tallies, _)| tallies).collect(), cpu_seconds }
+        let mut all = EpisodeResult { tallies: Vec::new(), width_ratios: Vec::new(), cpu_seconds: 0.0 };
+        for (tallies, width_ratios, seconds) in results {
+            all.tallies.extend(tallies);
+            all.width_ratios.extend(width_ratios);
+            all.cpu_seconds += seconds;
+        }
+        all
     }
 
     fn summaries(&self) -> &Summaries {
@@ -255,29 +295,38 @@ impl<const D: usize, const T: usize> Fleet for Devices<D, T> {
         self.devices.iter().map(|device| device.agent.alarms()).sum()
     }
 
-    fn draw_trial_steps(&mut self, step: u32, rng: &mut Pcg64) {
-        self.trial.iter_mut().zip(0..).for_each(|(context, agent)| self.world.draw(agent, step, rng, context));
+    fn theta(&self, step: u32) -> Vec<f64> {
+        self.world.theta(step).into_owned()
     }
 
-    fn trial_regret(&mut self, model: Model<'_>) -> f64 {
-        self.trial_agent.begin(&model).expect("model parameters are valid");
-        let regret = |context: &Context<D>| {
-            let choice = self.trial_agent.select(&context.arms).expect("actions in the unit ball");
+    fn draw_trial_steps(&mut self, step: u32, honest: &[usize], rng: &mut Pcg64) {
+        let Self { world, devices, trial, trial_agents, .. } = self;
+        if self.config.guard == GuardName::Off {
+            return trial.iter_mut().zip(0..).for_each(|(context, agent)| world.draw(agent, step, rng, context));
+        }
+        trial_agents.clear();
+        for (index, contexts) in trial.chunks_mut(TRIAL_STEPS / TRIAL_DEVICES).enumerate() {
+            let device = &devices[honest[index * honest.len() / TRIAL_DEVICES]];
+            trial_agents.push(device.agent.clone());
+            contexts.iter_mut().for_each(|context| world.draw(device.number, step, rng, context));
+        }
+    }
+
+    fn trial_regret(&self, model: Model<'_>) -> f64 {
+        self.trial_mean(&model, |agent, context| {
+            let choice = agent.select(&context.arms).expect("actions in the unit ball");
             context.best_and_random().0 - context.expected_rewards[choice.index]
-        };
-        self.trial.iter().map(regret).sum::<f64>() / TRIAL_STEPS as f64
+        })
     }
 
-    fn trial_score_gap(&mut self, model: Model<'_>) -> f64 {
-        self.trial_agent.begin(&model).expect("model parameters are valid");
-        let score = |x: &Action<D>| f64::from(self.trial_agent.score(x).expect("actions in the unit ball"));
-        let gap = |context: &Context<D>| {
+    fn trial_score_gap(&self, model: Model<'_>) -> f64 {
+        self.trial_mean(&model, |agent, context| {
+            let score = |x: &Action<D>| f64::from(agent.score(x).expect("actions in the unit ball"));
             let best = best(context);
             let others = context.arms.iter().enumerate().filter(|(index, _)| *index != best);
             let other = others.map(|(_, x)| score(x)).fold(f64::NEG_INFINITY, f64::max);
             if other.is_finite() { other - score(&context.arms[best]) } else { 0.0 }
-        };
-        self.trial.iter().map(gap).sum::<f64>() / TRIAL_STEPS as f64
+        })
     }
 
     fn action_differences(&self) -> Vec<DVector<f64>> {
@@ -318,7 +367,7 @@ fn run_steps<const D: usize, const T: usize>(
         if guard == GuardName::Untrusting {
             for ((device, context), choice) in devices.iter_mut().zip(&contexts).zip(&mut choices) {
                 if let DeviceAgent::Guarded(agent) = &device.agent {
-                    let scouted = agent.select_or_scout(&context.arms, SCOUTS, &mut device.scouts);
+                    let scouted = agent.select_or_scout(&context.arms, guard.scouts(), &mut device.scouts);
                     *choice = scouted.expect("actions in the unit ball").index;
                 }
             }

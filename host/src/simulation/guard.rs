@@ -2,18 +2,17 @@
 
 use std::ops::Deref;
 
-use fedbandit_core::{
-    Action, Agent, EpisodeSummary, Guard, GuardedAgent, MAX_EPISODE_LEN, Model, ModelError, Prior, RecordError,
-};
+#[cfg(feature = "service")]
+use fedbandit_core::Learner;
+use fedbandit_core::{Action, Agent, EpisodeSummary, Guard, GuardedAgent, Model, ModelError, Prior, RecordError};
 
 use super::config::SimulationConfig;
 use crate::names::named;
 
 /// Guard of virtual devices, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardName {
     /// Devices use the controller's models as they are.
-    #[default]
     Off,
     /// Devices fuse models with their own data ([`GuardedAgent`]).
     On,
@@ -23,17 +22,23 @@ pub enum GuardName {
 
 named!(GuardName, "guard", Off = "off", On = "on", Untrusting = "untrusting");
 
-/// Share of scout steps of an untrusting device.
-pub(super) const SCOUTS: f32 = 1.0 / 16.0;
-
 /// Smallest R of a guard. Simulated rewards may have no noise at all.
 const MIN_NOISE: f64 = 1e-3;
 
 impl GuardName {
+    /// Returns the share of scout steps.
+    pub(super) fn scouts(self) -> f32 {
+        if self == Self::Untrusting { 1.0 / 16.0 } else { 0.0 }
+    }
+
     /// Returns the constants of the guard in a world.
     pub(super) fn constants(config: &SimulationConfig) -> Guard {
-        let noise = config.run.rewards.noise().max(MIN_NOISE) as f32;
-        Guard { noise, theta_norm: config.run.theta_norm as f32, max_episode_len: MAX_EPISODE_LEN }
+        Guard {
+            noise: config.run.rewards.noise().max(MIN_NOISE) as f32,
+            theta_norm: config.run.theta_norm as f32,
+            max_episode_len: config.resolve().longest(),
+            half_life: config.resolve().half_life(),
+        }
     }
 }
 
@@ -78,6 +83,27 @@ impl<const D: usize, const T: usize> DeviceAgent<D, T> {
         match self {
             Self::Plain(_) => 0,
             Self::Guarded(agent) => agent.alarms().into(),
+        }
+    }
+}
+
+#[cfg(feature = "service")]
+impl<const D: usize, const T: usize> Learner<D> for DeviceAgent<D, T> {
+    fn begin(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        self.begin(model)
+    }
+
+    fn go_back(&mut self, model: &Model<'_>) -> Result<(), ModelError> {
+        match self {
+            Self::Plain(agent) => agent.go_back(model),
+            Self::Guarded(agent) => agent.go_back(model),
+        }
+    }
+
+    fn restart(&mut self) {
+        match self {
+            Self::Plain(agent) => Learner::restart(agent),
+            Self::Guarded(agent) => agent.restart(),
         }
     }
 }

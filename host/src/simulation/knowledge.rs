@@ -215,7 +215,8 @@ impl Knowledge {
             | Attack::FakeParameter
             | Attack::Asymmetric
             | Attack::Replay
-            | Attack::Silent => return None,
+            | Attack::Silent
+            | Attack::HostileController => return None,
         };
         Some(self.make_consistent(message))
     }

@@ -24,11 +24,13 @@ mod experiment;
 mod fleet;
 mod forged_summary;
 mod guard;
+mod hostile_controller;
 mod knowledge;
 mod optimal;
 mod outcome;
 mod replay;
 pub mod report;
+mod results;
 mod run;
 mod selection;
 #[cfg(feature = "service")]
@@ -43,8 +45,10 @@ pub use experiment::Experiment;
 pub use fleet::DIMENSIONS;
 pub use forged_summary::ForgedSummary;
 pub use guard::GuardName;
+pub use hostile_controller::Forgery;
 pub use outcome::{MAX_TRACE_LEN, Outcome, Trace};
 pub use replay::{Log, LogError, Logs};
+pub use results::ResultDirectory;
 pub use run::{simulate, simulate_rule};
 pub use selection::{DecisionSets, select_all};
 #[cfg(feature = "service")]

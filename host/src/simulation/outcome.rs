@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// Outcome of a run.
 ///
-/// An agent's regret at a step is the expected reward of the best action minus that of its choice. The *honest* agents are
-/// those that are never attacked. The others may be attacked on some steps only.
+/// An agent's regret at a step is the expected reward of the best action minus that of its choice, both under θ* at that step.
+/// The *honest* agents are those that are never attacked. The others may be attacked on some steps only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Seed of the run.
@@ -43,11 +43,15 @@ pub struct Outcome {
     /// The paper's R_T: regret over all steps that were not attacked, of any agent (i ∈ 𝒩_0^t). The sum of `regret` and
     /// `attacked_regret`.
     pub robust_regret: f64,
-    /// ‖θ − θ*‖₂ of the last model; `None` without a true θ*. For `solo`, the mean over honest agents.
+    /// ‖θ − θ*‖₂ of the last model; `None` without a true θ*. For `solo`, the mean over honest agents. A θ* that moves is taken
+    /// at the first step of the model's episode.
     pub theta_error: Option<f64>,
-    /// Largest ‖θ_k − θ*‖_Λ/β_k of all models with k > 1. Above 1, a width was too small. For `solo`, the largest over all
-    /// honest agents as well.
+    /// Largest ‖θ_k − θ*‖_Λ/β_k of all models with k > 1, with θ* as in `theta_error`. Above 1, a width was too small. For
+    /// `solo`, the largest over all honest agents as well.
     pub width_ratio_max: Option<f64>,
+    /// Largest ‖θ − θ*‖_Λ/β of the ellipsoids that honest guarded devices used; `None` without guards.
+    #[serde(default)]
+    pub device_width_ratio_max: Option<f64>,
     /// Bytes of all summary frames, without serial framing.
     pub bytes_up: u64,
     /// Bytes of all model frames.

@@ -38,6 +38,7 @@ pub fn simulate(
     let mut simulation = Simulation::new(config, logs, seed, progress)?;
     let counts = match config.run.aggregator {
         AggregatorName::Solo => simulation.run_solo()?,
+        _ if !config.attack.is_by_agents() => simulation.run_hostile_controller(),
         _ => simulation.run_configured_rule()?,
     };
     Ok(simulation.outcome(&counts))
@@ -76,7 +77,6 @@ struct Simulation<'a> {
     seed: u64,
     progress: &'a (dyn Fn(u64) + Sync),
     controller_config: ControllerConfig,
-    theta: DVector<f64>,
     has_true_theta: bool,
     fleet: Box<dyn Fleet>,
     /// True for each corrupted device.
@@ -86,6 +86,7 @@ struct Simulation<'a> {
     first_episode_regret: f64,
     trace: Vec<Trace>,
     width_ratio_max: f64,
+    device_width_ratio_max: f64,
     theta_error: f64,
     messages: u64,
     models: u64,
@@ -107,21 +108,21 @@ impl<'a> Simulation<'a> {
         let oracle = config.run.aggregator.is_oracle();
         let devices: Vec<usize> = (0..config.run.agents).filter(|device| !(oracle && corrupted[*device])).collect();
         // An agent that learns alone has no controller to guard against.
-        let guard = if config.run.aggregator == AggregatorName::Solo { GuardName::Off } else { config.guard };
+        let guard = if config.run.aggregator == AggregatorName::Solo { GuardName::Off } else { config.guard() };
         Ok(Self {
             config,
             seed,
             progress,
             controller_config,
-            theta: DVector::from_column_slice(&world.theta),
             has_true_theta: world.has_true_theta(),
             corrupted: devices.iter().map(|device| corrupted[*device]).collect(),
-            fleet: fleet(world, &devices, seed, controller_config.rewards(), (guard, GuardName::constants(config))),
+            fleet: fleet(world, &devices, config.fleet_config(seed, controller_config.rewards(), guard)),
             honest_tally: Tally::default(),
             attacked_tally: Tally::default(),
             first_episode_regret: 0.0,
             trace: Vec::new(),
             width_ratio_max: 0.0,
+            device_width_ratio_max: 0.0,
             theta_error: 0.0,
             messages: 0,
             models: 0,
@@ -131,7 +132,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn attackers(&self) -> Result<Attackers, ConfigError> {
-        Attackers::new(self.config, self.seed, self.controller_config, self.theta.as_slice(), &self.corrupted)
+        Attackers::new(self.config, self.seed, self.controller_config, &self.fleet.theta(0), &self.corrupted)
     }
 
     fn run_configured_rule(&mut self) -> Result<Counts, ConfigError> {
@@ -169,6 +170,16 @@ impl<'a> Simulation<'a> {
         Ok(controller.counts().clone())
     }
 
+    /// Runs all devices with the models of a hostile controller, which has no use for their summaries.
+    fn run_hostile_controller(&mut self) -> Counts {
+        let conduct = vec![Conduct::Honest; self.corrupted.len()];
+        for episode in 1..=self.controller_config.episodes.count() {
+            self.models += conduct.len() as u64;
+            self.run_episode(&conduct, episode, Models::Forged, None);
+        }
+        Counts::default()
+    }
+
     /// Runs each agent alone, with its own sums.
     fn run_solo(&mut self) -> Result<Counts, ConfigError> {
         let mut rule = self.config.resolve().rule_on_units()?;
@@ -187,7 +198,11 @@ impl<'a> Simulation<'a> {
             }
             let conduct = attackers.draw_conduct(episode);
             self.run_episode(&conduct, episode, Models::Own(&own), None);
+            let retention = self.controller_config.forgetting().retention(episode);
             for (row, sums) in sums.iter_mut().enumerate() {
+                if let Some(retention) = retention {
+                    sums.scale(retention);
+                }
                 let ForgedSummary { gram, feature_sum } = ForgedSummary::own(self.fleet.summaries(), row);
                 sums.add(0, &gram, &feature_sum);
             }
@@ -201,15 +216,18 @@ impl<'a> Simulation<'a> {
         let start = u32::try_from(before).unwrap_or(u32::MAX);
         let episode_len = episodes.length(episode);
         let count = episode_len.min(self.config.run.steps.saturating_sub(start));
-        let worst_ratio = self.has_true_theta.then(|| self.measure_errors(episode, &models));
+        let worst_ratio = self.has_true_theta.then(|| self.measure_errors(episode, start, &models));
         let (beta, width_ratio) = match &models {
             Models::Broadcast(model) => (Some(f64::from(model.beta)), worst_ratio),
-            Models::Own(_) => (None, None),
+            Models::Own(_) | Models::Forged => (None, None),
         };
         let late = self.config.run.steps / 2;
         let steps = EpisodeSteps { episode, episode_len, start, count, late };
         let result = self.fleet.run_episode(models, conduct, steps);
         self.cpu_seconds += result.cpu_seconds;
+        for (ratio, _) in result.width_ratios.iter().zip(&self.corrupted).filter(|(_, corrupted)| !**corrupted) {
+            self.device_width_ratio_max = self.device_width_ratio_max.max((*ratio).into());
+        }
         for (tally, corrupted) in result.tallies.iter().zip(&self.corrupted) {
             if *corrupted { self.attacked_tally.add(tally) } else { self.honest_tally.add(tally) }
         }
@@ -233,15 +251,17 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Measures the broadcast model, or the models of all honest agents. Sets the mean error and returns the largest width
-    /// ratio.
-    fn measure_errors(&mut self, episode: u32, models: &Models<'_>) -> f64 {
+    /// Measures the broadcast model, or the models of all honest agents, against θ* at the first step of their episode. Sets
+    /// the mean error and returns the largest width ratio.
+    fn measure_errors(&mut self, episode: u32, start: u32, models: &Models<'_>) -> f64 {
+        let theta = DVector::from_vec(self.fleet.theta(start));
         let errors: Vec<(f64, f64)> = match models {
-            Models::Broadcast(model) => vec![self.error_and_width_ratio(model)],
+            Models::Forged => return 0.0,
+            Models::Broadcast(model) => vec![error_and_width_ratio(&theta, model)],
             Models::Own(own) => {
                 let honest = own.iter().zip(&self.corrupted).filter(|(_, corrupted)| !**corrupted);
                 let models = honest.map(|(parameters, _)| parameters.model(episode, 1, Rewards::Unbounded));
-                models.map(|model| self.error_and_width_ratio(&model)).collect()
+                models.map(|model| error_and_width_ratio(&theta, &model)).collect()
             }
         };
         self.theta_error = errors.iter().map(|(error, _)| error).sum::<f64>() / errors.len() as f64;
@@ -250,16 +270,6 @@ impl<'a> Simulation<'a> {
             self.width_ratio_max = self.width_ratio_max.max(worst);
         }
         worst
-    }
-
-    /// Returns ‖θ − θ*‖₂ and ‖θ − θ*‖_Λ/β of a model.
-    fn error_and_width_ratio(&self, model: &Model<'_>) -> (f64, f64) {
-        let theta = DVector::from_iterator(self.theta.len(), model.theta.iter().map(f64::from));
-        let error = theta - &self.theta;
-        let design: Vec<f64> = model.design.iter().map(f64::from).collect();
-        let scaled: Vec<f64> = symmetric::scaled(&design, self.theta.len()).collect();
-        let image = DVector::from_vec(symmetric::product(&scaled, error.as_slice()));
-        (error.norm(), error.dot(&image).max(0.0).sqrt() / f64::from(model.beta))
     }
 
     fn outcome(self, counts: &Counts) -> Outcome {
@@ -284,6 +294,8 @@ impl<'a> Simulation<'a> {
             robust_regret: honest.regret + attacked.regret,
             theta_error: self.has_true_theta.then_some(self.theta_error),
             width_ratio_max: self.has_true_theta.then_some(self.width_ratio_max),
+            device_width_ratio_max: (self.has_true_theta && config.guard() != GuardName::Off)
+                .then_some(self.device_width_ratio_max),
             bytes_up: self.messages * plain_frame_len(config.run.dim) as u64,
             bytes_down: self.models * plain_frame_len(config.run.dim) as u64,
             rejected: rejected.collect(),
@@ -293,6 +305,15 @@ impl<'a> Simulation<'a> {
             trace: self.trace,
         }
     }
+}
+
+/// Returns ‖θ − θ*‖₂ and ‖θ − θ*‖_Λ/β of a model.
+fn error_and_width_ratio(theta: &DVector<f64>, model: &Model<'_>) -> (f64, f64) {
+    let error = DVector::from_iterator(theta.len(), model.theta.iter().map(f64::from)) - theta;
+    let design: Vec<f64> = model.design.iter().map(f64::from).collect();
+    let scaled: Vec<f64> = symmetric::scaled(&design, theta.len()).collect();
+    let image = DVector::from_vec(symmetric::product(&scaled, error.as_slice()));
+    (error.norm(), error.dot(&image).max(0.0).sqrt() / f64::from(model.beta))
 }
 
 /// Draws the corrupted agents: those with the smallest of one random number each.
@@ -315,8 +336,8 @@ mod tests {
 
     use super::*;
     use crate::config::RunConfig;
-    use crate::simulation::Attack;
-    use crate::simulation::environment::Context;
+    use crate::simulation::attack::Attack;
+    use crate::simulation::environment::{Context, Environment};
 
     const D: usize = 2;
     const SEED: u64 = 5;
@@ -360,13 +381,16 @@ mod tests {
             for step in steps {
                 world.draw(self.number, step, &mut self.draws, &mut context);
                 let chosen = self.agent.select(&context.arms).unwrap().index;
-                let mean = context.expected_rewards[chosen];
+                let theta = world.theta(step);
+                let means: Vec<f64> =
+                    context.arms.iter().map(|x| x.iter().zip(&*theta).map(|(x, t)| f64::from(*x) * t).sum()).collect();
+                let (mean, best) = (means[chosen], means.iter().copied().fold(f64::NEG_INFINITY, f64::max));
                 let faked = fakes && self.attacked.next_u32() >> 31 == 1;
                 let reward = world.reward(mean, faked, &mut self.draws);
                 let x = DVector::from_iterator(D, context.arms[chosen].iter().copied().map(f64::from));
                 gram += &x * x.transpose();
                 sum += x * f64::from(reward);
-                regret += if faked { 0.0 } else { context.best_and_random().0 - mean };
+                regret += if faked { 0.0 } else { best - mean };
             }
             self.agent.finish();
             (regret, gram, sum)
@@ -396,7 +420,7 @@ mod tests {
             }
             let honest = messages.iter().zip(&corrupted).filter(|(_, corrupted)| !**corrupted);
             let mean = honest.map(|((_, gram, _), _)| gram).sum::<DMatrix<f64>>() / 7.0;
-            let forged = DVector::from_column_slice(&world.theta).normalize() * (-10.0 * length);
+            let forged = DVector::from_column_slice(&world.theta(end)).normalize() * (-10.0 * length);
             for (agent, (attacked, gram, sum)) in (0..).map(AgentId).zip(&messages) {
                 let (gram, sum) = if *attacked { (&mean, &forged) } else { (gram, sum) };
                 controller.receive_matrix(agent, episode, gram.as_slice(), sum.as_slice()).unwrap();
@@ -407,10 +431,19 @@ mod tests {
         regret
     }
 
+    /// A configuration with a θ* that turns by a right angle, and a half-life.
+    fn drifting(config: SimulationConfig) -> SimulationConfig {
+        let run = RunConfig { steps: 4096, forget: Some(300), ..config.run };
+        SimulationConfig { run, environment: Environment::DriftingTheta, ..config }
+    }
+
+    /// On a drifting θ*, the best action is that of the step.
     #[test]
     fn robust_regret_covers_all_steps_that_are_not_attacked() {
-        for attack in [Attack::Intermittent, Attack::FakeParameter] {
-            let config = config(AggregatorName::GeometricMedian, attack);
+        let attacks = [Attack::Intermittent, Attack::FakeParameter];
+        let constant = attacks.map(|attack| config(AggregatorName::GeometricMedian, attack));
+        for config in constant.clone().into_iter().chain(constant.map(drifting)) {
+            let attack = config.attack;
             let outcome = simulate(&config, &Logs::new(), SEED, &|_| {}).unwrap();
             let expected = naive_robust_regret(&config);
             let relative = outcome.robust_regret / expected - 1.0;
@@ -420,22 +453,36 @@ mod tests {
     }
 
     /// Ridge regression by its definition, with β of Abbasi-Yadkori et al. Corrupted agents, whose rewards are faked, do not
-    /// count.
+    /// count. A half-life weights the steps of each episode by its age.
     #[test]
     fn solo_width_ratio_is_the_largest_over_all_episodes_and_honest_agents() {
-        let config = config(AggregatorName::Solo, Attack::FakeParameter);
-        let world = World::new(&config, &Logs::new(), SEED).unwrap();
-        let theta_star = DVector::from_column_slice(&world.theta);
+        let constant = config(AggregatorName::Solo, Attack::FakeParameter);
+        let (largest, last) = assert_solo_width_ratio(&constant);
+        assert!(last < 0.95 * largest, "the last models do not have the largest ratio: {last}");
+        assert_solo_width_ratio(&drifting(constant));
+    }
+
+    /// Returns the largest ratio of all models, and that of the last ones.
+    fn assert_solo_width_ratio(config: &SimulationConfig) -> (f64, f64) {
+        let world = World::new(config, &Logs::new(), SEED).unwrap();
+        let half_life = config.run.forget.map_or(f64::INFINITY, f64::from);
         let episodes = config.resolve().controller_config().unwrap().episodes;
         let (mut largest, mut largest_of_last) = (0.0_f64, 0.0_f64);
         let honest =
-            NaiveDevice::fleet(10).into_iter().zip(corrupted(&config, SEED)).filter(|(_, corrupted)| !corrupted);
+            NaiveDevice::fleet(10).into_iter().zip(corrupted(config, SEED)).filter(|(_, corrupted)| !corrupted);
         for (mut device, _) in honest {
-            let (mut design, mut sum, mut start) = (DMatrix::identity(D, D), DVector::zeros(D), 0);
+            let mut messages: Vec<(u32, DMatrix<f64>, DVector<f64>)> = Vec::new();
+            let mut start = 0;
             for k in 1..=episodes.count() {
+                let (mut design, mut sum) = (DMatrix::identity(D, D), DVector::zeros(D));
+                for (end, gram, feature_sum) in &messages {
+                    let weight = 0.5_f64.powf(f64::from(start - end) / half_life);
+                    design += gram * weight;
+                    sum += feature_sum * weight;
+                }
                 let theta = design.clone().try_inverse().unwrap() * &sum;
-                let beta = 0.5 * (D as f64 * (f64::from(1 + start) / config.run.delta).ln()).sqrt() + 1.0;
-                let error = &theta - &theta_star;
+                let beta = 0.5 * (design.determinant().ln() - 2.0 * config.run.delta.ln()).sqrt() + 1.0;
+                let error = &theta - DVector::from_column_slice(&world.theta(start));
                 let ratio = error.dot(&(&design * &error)).sqrt() / beta;
                 if k > 1 {
                     largest = largest.max(ratio);
@@ -447,14 +494,13 @@ mod tests {
                 let end = config.run.steps.min(start + episodes.length(k));
                 let model = parameters.model(k, episodes.length(k), Rewards::Unbounded);
                 let (_, gram, feature_sum) = device.run(&world, &model, start..end, false);
-                design += gram;
-                sum += feature_sum;
+                messages.push((end, gram, feature_sum));
                 start = end;
             }
         }
-        let outcome = simulate(&config, &Logs::new(), SEED, &|_| {}).unwrap();
+        let outcome = simulate(config, &Logs::new(), SEED, &|_| {}).unwrap();
         let ratio = outcome.width_ratio_max.unwrap();
         assert!((ratio / largest - 1.0).abs() < 1e-3, "got {ratio}, expected {largest}");
-        assert!(largest_of_last < 0.95 * largest, "the last models do not have the largest ratio: {largest_of_last}");
+        (largest, largest_of_last)
     }
 }

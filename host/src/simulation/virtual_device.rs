@@ -1,8 +1,10 @@
 //! Virtual devices for a real controller: the agent and the session of the firmware, in a simulated environment.
 
+use std::num::NonZeroU32;
+
 use fedbandit_core::session::{Event, HEARTBEAT_INTERVAL, Session};
 use fedbandit_core::wire::{DecodeError, Identity, max_frame_len};
-use fedbandit_core::{Agent, Prior, Rewards};
+use fedbandit_core::{Choice, Guard, MAX_EPISODE_LEN, ModelError, Prior, Rewards, SelectError, packed_len};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;
@@ -11,8 +13,9 @@ use super::attack::Attack;
 use super::config::{SimulationConfig, unsupported_dimension};
 use super::environment::{Context, World};
 use super::fleet::for_dimensions;
+use super::guard::{DeviceAgent, GuardName};
 use super::replay::Logs;
-use crate::config::{ConfigError, RunConfig};
+use crate::config::{ConfigError, RewardKind, RunConfig};
 use crate::math::rng::{Purpose, generator};
 
 /// A virtual device of some dimension.
@@ -61,6 +64,8 @@ pub struct DeviceProgress {
     pub worth: f64,
     /// Sum of expected rewards of the best actions on these steps.
     pub best: f64,
+    /// Number of alarms of the guard.
+    pub alarms: u64,
 }
 
 /// Attacks that need no knowledge of other devices.
@@ -70,8 +75,12 @@ pub const INDEPENDENT_ATTACKS: [Attack; 6] =
 /// Creates the virtual device of an identity. The configuration and the seed determine the world, and must be the same for
 /// all devices of a fleet.
 ///
+/// An honest device has the guard of the configuration, by default where its identity permits one, with R and S of its identity and
+/// the half-life of the configuration. A corrupted one has none.
+///
 /// # Errors
-/// The dimension is not supported, the attack needs knowledge of other devices, or the log is not in `logs`.
+/// The dimension is not supported, the attack needs knowledge of other devices, the identity does not permit the guard, or the log
+/// is not in `logs`.
 pub fn virtual_device(
     identity: Identity,
     boot: u32,
@@ -85,15 +94,23 @@ pub fn virtual_device(
         let reason = format!("{attack} needs knowledge of other devices; use one of {}", names.join(", "));
         return Err(ConfigError::new("attack", reason));
     }
+    let by_identity = if identity.allows_guard() { GuardName::On } else { GuardName::Off };
+    let guard = if attack == Attack::None { config.guard.unwrap_or(by_identity) } else { GuardName::Off };
+    if guard != GuardName::Off && !identity.allows_guard() {
+        let reason = format!("device {} is enrolled with --private; use off", identity.agent());
+        return Err(ConfigError::new("guard", reason));
+    }
     let run = RunConfig { dim: identity.dimension().into(), ..config.run };
     let world = World::new(&SimulationConfig { run, ..config.clone() }, logs, seed)?;
     macro_rules! by_dimension {
         ($($d:literal)*) => {
             match identity.dimension() {
                 $($d => {
-                    let number = u64::from(identity.agent());
-                    let session = Session::new(identity, boot).expect("a session of the identity's dimension");
-                    Box::new(Device::<$d, { max_frame_len($d) }>::new(number, boot, session, world, attack, seed))
+                    let conduct = (attack, guard);
+                    let device = Device::<$d, { packed_len($d) }, { max_frame_len($d) }>::new(
+                        identity, boot, world, &run, conduct, seed,
+                    );
+                    Box::new(device.map_err(|error| ConfigError::new("guard", error))?)
                 })*
                 other => return Err(unsupported_dimension(other.into())),
             }
@@ -105,14 +122,17 @@ pub fn virtual_device(
 /// Largest number of unacknowledged summaries.
 const WINDOW: usize = 4;
 
-struct Device<const D: usize, const F: usize> {
+struct Device<const D: usize, const T: usize, const F: usize> {
     number: u64,
-    agent: Agent<D>,
+    agent: DeviceAgent<D, T>,
     session: Session<D, F, WINDOW>,
     world: World,
     attack: Attack,
+    guard: GuardName,
     draws: Pcg64,
     jitter: Pcg64,
+    /// Generator of scout steps.
+    scouts: Pcg64,
     context: Context<D>,
     step: u32,
     /// True once a model was received.
@@ -122,31 +142,53 @@ struct Device<const D: usize, const F: usize> {
     progress: DeviceProgress,
 }
 
-impl<const D: usize, const F: usize> Device<D, F> {
+impl<const D: usize, const T: usize, const F: usize> Device<D, T, F> {
     fn new(
-        number: u64,
+        identity: Identity,
         boot: u32,
-        mut session: Session<D, F, WINDOW>,
         world: World,
-        attack: Attack,
+        run: &RunConfig,
+        (attack, guard): (Attack, GuardName),
         seed: u64,
-    ) -> Self {
+    ) -> Result<Self, ModelError> {
+        let number = u64::from(identity.agent());
+        // A guard keeps to this range of rewards; other agents take it from the model.
+        let rewards = if run.rewards == RewardKind::Bounded { Rewards::Clipped } else { Rewards::Unbounded };
+        let constants = Guard {
+            noise: identity.noise(),
+            theta_norm: identity.theta_norm(),
+            max_episode_len: MAX_EPISODE_LEN,
+            half_life: run.forget.and_then(NonZeroU32::new),
+        };
+        let prior = Prior::new(1.0, 1.0, 1, rewards);
+        let agent = DeviceAgent::new(&prior, (guard != GuardName::Off).then_some(constants))?;
+        let mut session = Session::new(identity, boot).expect("a session of the identity's dimension");
         session.send_heartbeats(HEARTBEAT_INTERVAL);
-        let prior = Prior::new(1.0, 1.0, 1, Rewards::Unbounded);
-        Self {
+        Ok(Self {
             number,
-            agent: Agent::new(&prior).expect("a valid prior"),
+            agent,
             session,
             world,
             attack,
+            guard,
             draws: generator(seed, Purpose::Agent, number),
             // Challenges must differ from those of earlier starts.
             jitter: generator(seed ^ u64::from(boot) << 32, Purpose::Attacked, number),
+            scouts: generator(seed ^ u64::from(boot) << 32, Purpose::Scouts, number),
             context: Context::new(),
             step: 0,
             joined: false,
             since: 0,
             progress: DeviceProgress::default(),
+        })
+    }
+
+    fn select(&mut self) -> Result<Choice, SelectError> {
+        match &self.agent {
+            DeviceAgent::Guarded(agent) if self.guard == GuardName::Untrusting => {
+                agent.select_or_scout(&self.context.arms, self.guard.scouts(), &mut self.scouts)
+            }
+            agent => agent.select(&self.context.arms),
         }
     }
 
@@ -162,7 +204,7 @@ impl<const D: usize, const F: usize> Device<D, F> {
     }
 }
 
-impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
+impl<const D: usize, const T: usize, const F: usize> VirtualDevice for Device<D, T, F> {
     fn handle(&mut self, frame: &mut [u8], now: u64) -> Result<Event, DecodeError> {
         let event = self.session.handle(frame, &mut self.agent, now)?;
         self.joined |= matches!(event, Event::Model { .. });
@@ -197,7 +239,7 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
         for _ in 0..length {
             self.world.draw(self.number, self.step, &mut self.draws, &mut self.context);
             self.step = self.step.wrapping_add(1);
-            let Ok(choice) = self.agent.select(&self.context.arms) else { continue };
+            let Ok(choice) = self.select() else { continue };
             let mean = self.context.expected_rewards[choice.index];
             worth += mean;
             best += self.context.best_and_random().0;
@@ -217,6 +259,7 @@ impl<const D: usize, const F: usize> VirtualDevice for Device<D, F> {
         if self.attack != Attack::Silent {
             self.session.submit(&summary, now);
         }
+        self.progress.alarms = self.agent.alarms();
         self.since = now;
     }
 

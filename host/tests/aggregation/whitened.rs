@@ -15,7 +15,7 @@ use rand_pcg::rand_core::SeedableRng;
 const R: f64 = 0.5;
 
 fn assumptions(corruption: f64) -> Assumptions {
-    Assumptions { corruption, noise: R, theta_bound: 1.0, stream_noise: None }
+    Assumptions { corruption, noise: R, theta_bound: 1.0, stream_noise: None, forgetting: false }
 }
 
 /// Sums over an agent's observations.
@@ -453,7 +453,14 @@ fn model_from_hostile_values_is_finite() {
 // --- exclusion -------------------------------------------------------------------------------------------------------
 
 fn config(level: Level) -> ControllerConfig {
-    ControllerConfig { dimension: 2, episodes: Episodes::new(80, 8, 8).unwrap(), level, reward_bound: None, window: 0 }
+    ControllerConfig {
+        dimension: 2,
+        episodes: Episodes::new(80, 8, 8).unwrap(),
+        level,
+        reward_bound: None,
+        window: 0,
+        half_life: None,
+    }
 }
 
 /// Runs five episodes. The third message of `corrupted` has a negative eigenvalue.

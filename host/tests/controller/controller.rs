@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use fedbandit::aggregate::{
@@ -46,7 +47,7 @@ fn answer(points: &Points<'_>, point: Vec<f64>) -> Result<Aggregate, AggregateEr
 /// Returns a configuration with T steps in episodes of 8 and the paper's admission checks.
 fn config(dimension: u8, horizon: u32) -> ControllerConfig {
     let episodes = Episodes::new(horizon, 8, 8).unwrap();
-    ControllerConfig { dimension, episodes, level: Level::Paper, reward_bound: None, window: 0 }
+    ControllerConfig { dimension, episodes, level: Level::Paper, reward_bound: None, window: 0, half_life: None }
 }
 
 /// Returns agents whose numbers have gaps and are not in order.
@@ -108,10 +109,17 @@ fn case() -> impl Strategy<Value = Case> {
     let bound = prop_oneof![Just(None), Just(Some(1.0)), Just(Some(3.0))];
     let lengths = (0..4_u32, 0..4_u32, 1..90_u32)
         .prop_map(|(first, doublings, horizon)| Episodes::new(horizon, 1 << first, 3 << (first + doublings)).unwrap());
-    let config =
-        (2..6_u8, lengths, level, bound, 0..4_u32).prop_map(|(dimension, episodes, level, reward_bound, window)| {
-            ControllerConfig { dimension, episodes, level, reward_bound, window }
-        });
+    let half_life = prop_oneof![Just(None), (1..200_u32).prop_map(NonZeroU32::new)];
+    let config = (2..6_u8, lengths, level, bound, 0..4_u32, half_life).prop_map(
+        |(dimension, episodes, level, reward_bound, window, half_life)| ControllerConfig {
+            dimension,
+            episodes,
+            level,
+            reward_bound,
+            window,
+            half_life,
+        },
+    );
     // The geometric median of an odd number of agents is unique.
     (any::<u64>(), 0..5_u32, config, 2..8_usize).prop_map(|(seed, n, config, malformed)| Case {
         seed,
@@ -165,16 +173,19 @@ fn side_by_side<A: Aggregator + Clone>(case: &Case, aggregator: A, is_agg: IsAgg
 fn compare(controller: &Controller<NoPrivacy, impl Rule>, naive: &mut Naive, streams: &Streams, is_agg: IsAgg) {
     let d = streams.dimension();
     let full = |scaled: &[f64]| symmetric::matrix(scaled, d);
-    for (i, (gram, feature_sum)) in naive.sums.iter().enumerate() {
-        assert!((full(streams.gram.row(i)) - gram).amax() <= 1e-13 * gram.amax(), "V of agent {i}");
-        assert_eq!(streams.feature_sum.row(i), feature_sum.as_slice());
+    let sums = naive.sums();
+    for (i, (gram, feature_sum)) in sums.iter().enumerate() {
+        let rounding = 1e-13 * naive.magnitude(i);
+        assert!((full(streams.gram.row(i)) - gram).amax() <= rounding, "V of agent {i}");
+        let error = (DVector::from_column_slice(streams.feature_sum.row(i)) - feature_sum).amax();
+        assert!(error <= if naive.config.half_life.is_some() { rounding } else { 0.0 }, "v of agent {i}");
     }
     let flat = |matrix: &DMatrix<f64>| DVector::from_column_slice(matrix.as_slice());
     let estimate = controller.estimate();
     let gram = full(&estimate.gram.point);
     let b = DVector::from_column_slice(&estimate.feature_sum.point);
-    assert!(is_agg(&naive.sums.iter().map(|(gram, _)| flat(gram)).collect::<Vec<_>>(), &flat(&gram)), "Agg of V");
-    assert!(is_agg(&naive.sums.iter().map(|(_, v)| v.clone()).collect::<Vec<_>>(), &b), "Agg of v");
+    assert!(is_agg(&sums.iter().map(|(gram, _)| flat(gram)).collect::<Vec<_>>(), &flat(&gram)), "Agg of V");
+    assert!(is_agg(&sums.iter().map(|(_, v)| v.clone()).collect::<Vec<_>>(), &b), "Agg of v");
 
     let model = controller.model().unwrap();
     let (expected_design, expected_theta) = naive.solve(gram, &b);
@@ -513,6 +524,62 @@ fn late_summaries_count_once_within_the_window() {
     assert_eq!(send(&mut controller, 3), Err(Fault::Duplicate));
 }
 
+/// Episodes of 8 steps and a half-life of 16: each episode multiplies older weights by 2^(−1/2).
+#[test]
+fn half_life_weights_messages_by_the_age_of_their_episode() {
+    let config = ControllerConfig { window: 3, half_life: NonZeroU32::new(16), ..config(1, 8 * 6) };
+    let mut controller = Controller::new(config, agents(1), paper_rule(Mean), NoPrivacy::new).unwrap();
+    let root = 0.5_f64.sqrt();
+    let close = |controller: &mut Controller<NoPrivacy, _>, expected: f64| {
+        controller.close_episode().unwrap();
+        let Estimate { gram, feature_sum, .. } = controller.estimate();
+        assert!((gram.point[0] - expected).abs() < 1e-12, "{} instead of {expected}", gram.point[0]);
+        assert!((feature_sum.point[0] - expected / 2.0).abs() < 1e-12);
+    };
+    controller.receive(AgentId(7), 1, [4.0], [2.0]).unwrap();
+    close(&mut controller, 4.0);
+    // No message: an older one counts less all the same.
+    close(&mut controller, 4.0 * root);
+    controller.receive(AgentId(7), 3, [6.0], [3.0]).unwrap();
+    close(&mut controller, 4.0 * 0.5 + 6.0);
+    // A message of episode 2, whose weight is now 1/2, and one of the running episode 4.
+    controller.receive(AgentId(7), 2, [8.0], [4.0]).unwrap();
+    controller.receive(AgentId(7), 4, [1.0], [0.5]).unwrap();
+    let last = 4.0 * 0.5 * root + 8.0 * 0.5 + 6.0 * root + 1.0;
+    close(&mut controller, last);
+    close(&mut controller, last * root);
+    // The sums have the weights of the model that follows, here of none.
+    assert!((controller.streams().gram.row(0)[0] - last * 0.5).abs() < 1e-12);
+    controller.close_episode().unwrap();
+    assert!(controller.model().is_none());
+    assert!((controller.streams().gram.row(0)[0] - last * 0.5).abs() < 1e-12, "the run is over");
+}
+
+/// A late message of every age gives the same sums as the same message in time.
+#[test]
+fn late_summary_has_the_weight_of_its_episode() {
+    let episodes = Episodes::new(400, 2, 32).unwrap();
+    let config = ControllerConfig { episodes, window: 8, half_life: NonZeroU32::new(40), ..config(1, 0) };
+    let sums = |delay: u32| {
+        let mut controller = Controller::new(config, agents(1), paper_rule(Mean), NoPrivacy::new).unwrap();
+        for episode in 1..=12 {
+            let due = episode - u32::min(episode, delay);
+            let late = if episode == 12 { due..=12 } else { due..=due };
+            late.filter(|due| *due > 0)
+                .for_each(|due| controller.receive(AgentId(7), due, [f64::from(due)], [1.0]).unwrap());
+            controller.close_episode().unwrap();
+        }
+        let Streams { gram, feature_sum } = controller.streams();
+        [gram.row(0)[0], feature_sum.row(0)[0]]
+    };
+    let in_time = sums(0);
+    for delay in 1..=8 {
+        for (late, in_time) in sums(delay).into_iter().zip(in_time) {
+            assert!((late / in_time - 1.0).abs() < 1e-13, "{delay} episodes late: {late}, in time {in_time}");
+        }
+    }
+}
+
 #[test]
 fn late_summary_is_checked_against_its_own_episode_length() {
     let config = ControllerConfig {
@@ -545,6 +612,11 @@ fn invalid_settings_are_rejected() {
     let twice = [3, 4, 3].map(AgentId).to_vec();
     assert_eq!(start(config(2, 8), twice), Err(SetupError::EnrolledTwice(AgentId(3))));
     assert_eq!(start(ControllerConfig { window: 64, ..config(2, 8) }, agents(3)), Err(SetupError::Window(64)));
+    let forgetting = ControllerConfig { half_life: NonZeroU32::new(64), ..config(2, 8) };
+    assert_eq!(
+        Controller::new(forgetting, agents(3), paper_rule(Mean), Groups::new).map(|_| ()),
+        Err(SetupError::PrivateHalfLife)
+    );
     let unbounded = ControllerConfig { reward_bound: Some(f64::INFINITY), ..config(2, 8) };
     assert_eq!(start(unbounded, agents(3)), Err(SetupError::Admission(AdmissionError::RewardBound(f64::INFINITY))));
     assert_eq!(

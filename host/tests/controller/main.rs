@@ -2,6 +2,7 @@
 
 mod admission;
 mod controller;
+mod guard;
 mod naive;
 #[path = "../shared/random.rs"]
 mod random;

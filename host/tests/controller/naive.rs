@@ -99,11 +99,14 @@ impl Message {
 
 // --- the controller -------------------------------------------------------------------------------------------------
 
+/// A message that counts: its episode, U and u.
+type Counted = (u32, DMatrix<f64>, DVector<f64>);
+
 pub(crate) struct Naive {
     pub(crate) config: ControllerConfig,
     pub(crate) k: u32,
-    /// V_i and v_i.
-    pub(crate) sums: Vec<(DMatrix<f64>, DVector<f64>)>,
+    /// Counted messages of each agent, with their episodes.
+    messages: Vec<Vec<Counted>>,
     /// Received messages by agent and episode.
     sent: BTreeSet<(usize, u32)>,
     pub(crate) faults: BTreeMap<Fault, u64>,
@@ -113,9 +116,33 @@ pub(crate) struct Naive {
 impl Naive {
     /// Line 1.
     pub(crate) fn new(config: ControllerConfig, agents: usize) -> Self {
-        let d = config.dimension.into();
-        let sums = vec![(DMatrix::zeros(d, d), DVector::zeros(d)); agents];
-        Self { config, k: 1, sums, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }
+        let messages = vec![Vec::new(); agents];
+        Self { config, k: 1, messages, sent: BTreeSet::new(), faults: BTreeMap::new(), repaired: 0 }
+    }
+
+    /// Returns V_i and v_i for the model of episode k: the sum of all messages, or with a half-life H their sum with the weights
+    /// 2^(−h/H), where h is the number of steps from the end of a message's episode to the model.
+    pub(crate) fn sums(&self) -> Vec<(DMatrix<f64>, DVector<f64>)> {
+        let d = self.config.dimension.into();
+        let sum = |messages: &Vec<Counted>| {
+            let zero = (DMatrix::zeros(d, d), DVector::zeros(d));
+            messages.iter().fold(zero, |(gram, sum), (episode, u, v)| {
+                let weight = self.weight(*episode);
+                (gram + u * weight, sum + v * weight)
+            })
+        };
+        self.messages.iter().map(sum).collect()
+    }
+
+    fn weight(&self, episode: u32) -> f64 {
+        let Some(half_life) = self.config.half_life else { return 1.0 };
+        let age: u32 = (episode + 1..self.k).map(|later| self.config.episodes.length(later)).sum();
+        0.5_f64.powf(f64::from(age) / f64::from(half_life.get()))
+    }
+
+    /// Returns the sum of the largest entries of an agent's weighted messages, to which rounding errors are relative.
+    pub(crate) fn magnitude(&self, agent: usize) -> f64 {
+        self.messages[agent].iter().map(|(episode, u, v)| self.weight(*episode) * u.amax().max(v.amax())).sum()
     }
 
     /// Lines 14 to 22 for the message of one agent.
@@ -124,8 +151,7 @@ impl Naive {
         match (outcome, agent) {
             // Line 22.
             (Ok(()), Some(agent)) => {
-                self.sums[agent].0 += &message.gram;
-                self.sums[agent].1 += &message.feature_sum;
+                self.messages[agent].push((episode, message.gram.clone(), message.feature_sum.clone()));
             }
             // Lines 16, 17 and 21: the message counts as zero.
             (Err(fault), _) => *self.faults.entry(fault).or_default() += 1,
@@ -147,7 +173,7 @@ impl Naive {
     }
 
     pub(crate) fn missing(&self) -> usize {
-        (0..self.sums.len()).filter(|agent| !self.sent.contains(&(*agent, self.k))).count()
+        (0..self.messages.len()).filter(|agent| !self.sent.contains(&(*agent, self.k))).count()
     }
 
     /// Computes Λ_k and θ_k from the aggregates (line 3).

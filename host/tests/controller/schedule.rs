@@ -1,10 +1,12 @@
 //! Schedules against numbers computed separately, and against their definition with full matrices.
 
+use std::num::NonZeroU32;
+
 use fedbandit::aggregate::Points;
 use fedbandit::algorithm::{
-    Calibrated, Episodes, Evidence, Inexact, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Streams, Theorem,
-    TheoremNumber, beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2,
-    lambda_theorem_3,
+    Calibrated, Episodes, Evidence, Forgetting, Inexact, Problem, Schedule, SoloSchedule, Solution, StreamNoise,
+    Streams, Theorem, TheoremNumber, beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1,
+    lambda_theorem_2, lambda_theorem_3,
 };
 use fedbandit::math::symmetric;
 use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, paper_bound};
@@ -223,12 +225,37 @@ fn steps_before_an_episode_are_the_sum_of_lengths() {
 
 #[test]
 fn solo_schedule_matches_hand_calculation() {
-    let episodes = Episodes::new(1000, 10, 10).unwrap();
-    let schedule = SoloSchedule { noise: 0.5, theta_bound: 2.0, delta: 0.1, episodes };
+    let schedule = SoloSchedule { noise: 0.5, theta_bound: 2.0, delta: 0.1 };
     let streams = Streams { gram: Points::zeros(1, 3).unwrap(), feature_sum: Points::zeros(1, 2).unwrap() };
     let evidence = Evidence { episode: 11, streams: &streams, gram: &[0.0; 3], feature_sum: &[0.0; 2] };
-    let (design, theta) = (DMatrix::identity(2, 2), DVector::zeros(2));
+    let (design, theta) = (DMatrix::from_row_slice(2, 2, &[5.0, 1.0, 1.0, 2.0]), DVector::zeros(2));
     assert_eq!(schedule.lambda(&evidence), 1.0);
-    // 0.5·√(2·ln(101/0.1)) + 2
-    close(schedule.beta(&evidence, &Solution { lambda: 1.0, design: &design, theta: &theta }), 3.859799130260);
+    // 0.5·√(ln 9 + 2·ln 10) + 2
+    close(schedule.beta(&evidence, &Solution { lambda: 1.0, design: &design, theta: &theta }), 3.304070048284);
+}
+
+/// The weights by their definition, step by step.
+#[test]
+fn forgetting_matches_its_definition() {
+    for (first, starts, longest) in [(4, 1, 64), (64, 1, 64), (1, 16, 4096), (3, 5, 50)] {
+        let episodes = Episodes::with_starts(1 << 20, first, starts, longest).unwrap();
+        for half_life in [1, 10, 64, 1000, 100_000] {
+            let forgetting = Forgetting::new(episodes, NonZeroU32::new(half_life));
+            let (mut weights, step): (Vec<f64>, _) = (Vec::new(), 0.5_f64.powf(1.0 / f64::from(half_life)));
+            for k in 1..=80 {
+                for (j, weight) in (1..).zip(&weights) {
+                    assert!((forgetting.weight(j, k).unwrap() - weight).abs() < 1e-9);
+                }
+                let retention = forgetting.retention(k).unwrap();
+                assert!((retention - 0.5_f64.powf(f64::from(episodes.length(k)) / f64::from(half_life))).abs() < 1e-12);
+                // Each of the steps of episode k makes all others older by one.
+                for _ in 0..episodes.length(k) {
+                    weights.iter_mut().for_each(|weight| *weight *= step);
+                }
+                weights.push(1.0);
+            }
+        }
+        let all = Forgetting::new(episodes, None);
+        assert_eq!((all.weight(3, 9), all.retention(3)), (None, None));
+    }
 }

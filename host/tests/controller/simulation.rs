@@ -6,7 +6,8 @@ use fedbandit::aggregate::Mean;
 use fedbandit::algorithm::{Calibrated, Level, PaperRule, Rule};
 use fedbandit::config::{AggregatorName, RewardKind, RunConfig, ScheduleName};
 use fedbandit::simulation::{
-    Attack, DIMENSIONS, Environment, Job, Log, Logs, Outcome, SimulationConfig, run_all, simulate, simulate_rule,
+    Attack, DIMENSIONS, Environment, GuardName, Job, Log, Logs, Outcome, SimulationConfig, run_all, simulate,
+    simulate_rule,
 };
 use fedbandit_core::wire::{Channel, Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
@@ -275,10 +276,20 @@ fn all_combinations_give_finite_regret() {
             jobs.push(SimulationConfig { attack: *attack, corrupt: 0.25, ..of(run) });
         }
     }
-    for environment in [Environment::Skew, Environment::FixedArms, Environment::Shared, Environment::Drifting] {
+    for environment in [
+        Environment::Skew,
+        Environment::FixedArms,
+        Environment::Shared,
+        Environment::Drifting,
+        Environment::DriftingTheta,
+    ] {
         for rewards in [RewardKind::Gaussian(0.5), RewardKind::Bounded] {
             jobs.push(SimulationConfig { environment: environment.clone(), ..of(RunConfig { rewards, ..few() }) });
         }
+    }
+    for aggregator in AggregatorName::ALL {
+        let run = RunConfig { aggregator: *aggregator, forget: Some(40), ..few() };
+        jobs.push(SimulationConfig { attack: Attack::Optimal, corrupt: 0.25, ..of(run) });
     }
     jobs.extend(DIMENSIONS.iter().map(|dim| of(RunConfig { dim: *dim, steps: 64, ..few() })));
     let jobs: Vec<Job> = jobs.into_iter().map(|config| Job { config, seed: 6 }).collect();
@@ -290,17 +301,53 @@ fn all_combinations_give_finite_regret() {
     }
 }
 
+/// A θ* that turns by 180° in 8,192 steps: data of the first half mislead in the second, unless they are forgotten. The guard
+/// has the half-life of the run.
+#[test]
+fn half_life_follows_a_drifting_parameter() {
+    for (aggregator, guard) in [
+        (AggregatorName::GeometricMedian, GuardName::Off),
+        (AggregatorName::WhitenedFilter, GuardName::Off),
+        (AggregatorName::WhitenedFilter, GuardName::On),
+        (AggregatorName::Solo, GuardName::Off),
+    ] {
+        let late = |forget| {
+            let run = RunConfig { agents: 20, dim: 4, steps: 8192, aggregator, forget, ..RunConfig::default() };
+            let config = SimulationConfig { environment: Environment::DriftingTheta, ..of(run) };
+            let guard = Some(guard);
+            simulate_seed(&SimulationConfig { attack: Attack::None, corrupt: 0.0, guard, ..config }, 9).late
+        };
+        let (all, half_life) = (late(None), late(Some(512)));
+        assert!(half_life < 0.2 * all, "{aggregator}, guard {guard}: {half_life} with a half-life, {all} without");
+    }
+}
+
+/// A half-life costs accuracy in a constant world, but no width becomes too small. Observed, not proven, on seeds that were not
+/// used for tuning.
+#[test]
+fn half_life_keeps_widths_of_a_constant_parameter() {
+    for environment in [Environment::Ball, Environment::FixedArms] {
+        for aggregator in [AggregatorName::GeometricMedian, AggregatorName::WhitenedFilter, AggregatorName::Solo] {
+            for forget in [128, 1024] {
+                let run = RunConfig { agents: 40, forget: Some(forget), aggregator, ..RunConfig::default() };
+                for attack in [Attack::None, Attack::Collude, Attack::Adaptive] {
+                    let config = SimulationConfig { environment: environment.clone(), attack, ..of(run) };
+                    let ratio = simulate_seed(&config, 2010).width_ratio_max.unwrap();
+                    assert!(ratio <= 1.0, "{environment}, {aggregator}, {attack}, H = {forget}: {ratio}");
+                }
+            }
+        }
+    }
+}
+
 /// Limits on regret, on seeds that were not used for tuning: 100 agents, d = 8, T = 4096, L = 64, R = 0.5, ball. The largest
 /// totals on other seeds are 0.0051, 0.017 and 0.064.
 mod limits {
     use super::*;
 
     fn worst(corrupt: f64, seed: u64) -> (f64, f64, String) {
-        let jobs = Attack::ALL.iter().map(|attack| SimulationConfig {
-            attack: *attack,
-            corrupt,
-            ..SimulationConfig::default()
-        });
+        let attacks = Attack::ALL.iter().copied().filter(|attack| attack.is_by_agents());
+        let jobs = attacks.map(|attack| SimulationConfig { attack, corrupt, ..SimulationConfig::default() });
         let jobs: Vec<Job> = jobs.map(|config| Job { config, seed }).collect();
         let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
         let width = outcomes.iter().filter_map(|outcome| outcome.width_ratio_max).fold(0.0, f64::max);

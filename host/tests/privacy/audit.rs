@@ -497,8 +497,14 @@ impl<A: Aggregator + Clone + Sync> Pipeline<A> {
 
     fn at(level: Level, mechanism: Mechanism, aggregator: A) -> Self {
         let episodes = Episodes::new(EPISODES * EPISODE_LEN, EPISODE_LEN, EPISODE_LEN).unwrap();
-        let config =
-            ControllerConfig { dimension: DIMENSION as u8, episodes, level, reward_bound: Some(1.0), window: 0 };
+        let config = ControllerConfig {
+            dimension: DIMENSION as u8,
+            episodes,
+            level,
+            reward_bound: Some(1.0),
+            window: 0,
+            half_life: None,
+        };
         let plan = Plan::new(&config, Budget::new(MU, NU).unwrap(), mechanism, 1).unwrap();
         Self { config, plan, aggregator, agents: 1, grouped: false, restart: Restart::Never }
     }

@@ -132,7 +132,14 @@ fn stored_key_round_trips_and_rejects_corruption() {
 
 fn plan(dimension: u8, mechanism: Mechanism, mu: f64, run: u64) -> Plan {
     let episodes = Episodes::new(8 * 5, 8, 8).unwrap();
-    let config = ControllerConfig { dimension, episodes, level: Level::Strict, reward_bound: Some(1.0), window: 0 };
+    let config = ControllerConfig {
+        dimension,
+        episodes,
+        level: Level::Strict,
+        reward_bound: Some(1.0),
+        window: 0,
+        half_life: None,
+    };
     Plan::new(&config, Budget::new(mu, 1e-6).unwrap(), mechanism, run).unwrap()
 }
 

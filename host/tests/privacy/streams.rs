@@ -21,7 +21,7 @@ const LENGTH: u32 = 64;
 
 fn config(dimension: u8, episodes: u32, level: Level) -> ControllerConfig {
     let episodes = Episodes::new(LENGTH * episodes, LENGTH, LENGTH).unwrap();
-    ControllerConfig { dimension, episodes, level, reward_bound: Some(1.0), window: 2 }
+    ControllerConfig { dimension, episodes, level, reward_bound: Some(1.0), window: 2, half_life: None }
 }
 
 fn plan(dimension: u8, episodes: u32, level: Level, mechanism: Mechanism) -> Plan {

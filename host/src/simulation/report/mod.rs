@@ -115,6 +115,9 @@ fn describe_without(config: &SimulationConfig, keys: &[&str]) -> String {
     if run.schedule == ScheduleName::Theorem {
         text.push_str(", schedule of the theorem");
     }
+    if let Some(half_life) = run.forget {
+        let _ = write!(text, ", half-life {half_life}");
+    }
     if let Some(privacy) = run.privacy.filter(|_| !keys.contains(&"privacy")) {
         let _ = write!(text, ", privacy {privacy}");
     }
@@ -123,8 +126,8 @@ fn describe_without(config: &SimulationConfig, keys: &[&str]) -> String {
 
 /// Returns the keys in which some records differ and that [`describe`] omits.
 fn omitted_keys(records: &[&Record]) -> Vec<String> {
-    const DESCRIBED: [&str; 9] =
-        ["agents", "aggregator", "attack", "corrupt", "dim", "environment", "privacy", "schedule", "steps"];
+    const DESCRIBED: [&str; 10] =
+        ["agents", "aggregator", "attack", "corrupt", "dim", "environment", "forget", "privacy", "schedule", "steps"];
     let configs: Vec<Value> =
         records.iter().map(|record| serde_json::to_value(&record.config).unwrap_or_default()).collect();
     let Some(Value::Object(first)) = configs.first() else { return Vec::new() };
