@@ -1,12 +1,17 @@
 //! `fedbandit device`: virtual devices for a real controller.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use fedbandit::config::{RewardKind, RunConfig};
 use fedbandit::service::transport::backoff::Backoff;
-use fedbandit::simulation::{Attack, DeviceProgress, Environment, SimulationConfig, VirtualDevice, virtual_device};
+use fedbandit::simulation::{
+    Attack, DeviceProgress, Environment, GuardName, SimulationConfig, VirtualDevice, virtual_device,
+};
+use fedbandit_core::ModelError;
+use fedbandit_core::session::Event;
 
 use super::link::{DeviceLink, Target};
 use super::run_directory::read_blob;
@@ -20,9 +25,15 @@ Examples:
   fedbandit device --connect tls://controller.example:7701 --ca ca.pem --identities fleet/devices --count 35
   fedbandit device --connect mqtt://broker.example:1883 --identities fleet/devices --count 1000
   fedbandit device --connect serial:///dev/ttyUSB0:115200 --identities fleet/devices --first 3
+  fedbandit device --connect tcp://127.0.0.1:7700 --identities fleet/devices --count 35 --guard off
 
 Each device runs the agent and the session of the firmware, and reconnects when its link is lost. All devices of a
 fleet need the same --seed, from which the true parameter is drawn.
+
+A guarded device fuses each model with its own data, and acts on its own data alone if the two contradict each other. So
+neither liars nor a hostile controller can ruin it. R and S of the guard are those of the identity, set by fedbandit enroll.
+By default the identity decides: enrolled with --private, a device has no guard. Guarded devices need the --rewards of the
+run, since they reject models with another range of rewards.
 
 Over MQTT each device is a client of its own. Credentials go into the URL, where {agent} stands for the device's
 number: mqtt://{agent}:SECRET@HOST:PORT. A serial port takes one device.
@@ -31,6 +42,7 @@ Output, a JSON object:
   devices          number of devices
   episodes         number of episodes that every device completed
   acknowledged     number of acknowledged summaries
+  alarms           number of times that a guard found models worse than the device's own data
   last_mean_worth  mean expected reward of the chosen actions over the last episode
   last_mean_best   the same for the best actions
   late_mean_worth  mean expected reward of the chosen actions over the second half of the episodes
@@ -58,6 +70,13 @@ pub(super) struct Args {
     /// Behaviour of the devices: none, sign-flip, fake-parameter, zero, huge or silent.
     #[arg(long, value_name = "NAME", default_value = "none")]
     attack: Attack,
+    /// Guard against liars and hostile controllers: off, on, or untrusting, which also takes one step in 16 on own data
+    /// alone. Corrupted devices have none [default: on if the identity permits it].
+    #[arg(long, value_name = "NAME")]
+    guard: Option<GuardName>,
+    /// Half-life of the guard's own data in steps, as the run's forget [default: none].
+    #[arg(long, value_name = "H")]
+    forget: Option<NonZeroU32>,
     /// Number of episodes after which the devices stop.
     #[arg(long, value_name = "K", default_value_t = 20)]
     episodes: u32,
@@ -65,7 +84,7 @@ pub(super) struct Args {
     /// deadline of episodes.
     #[arg(long, value_name = "MS", default_value_t = 90_000)]
     patience: u64,
-    /// Environment: ball, skew, fixed-arms, shared, drifting, unequal or replay:FILE.
+    /// Environment: ball, skew, fixed-arms, shared, drifting (decision sets), drifting-theta (parameter), unequal or replay:FILE.
     #[arg(long, value_name = "NAME", default_value_t = Environment::Ball)]
     environment: Environment,
     /// Rewards: gaussian:R with noise level R, or bounded (1 or -1).
@@ -83,8 +102,8 @@ impl Args {
             return Err(Failure::Usage(format!("--count {}: a serial port takes one device", self.count)));
         }
         let Self { attack, environment, rewards, .. } = self;
-        let run = RunConfig { rewards, ..RunConfig::default() };
-        let config = SimulationConfig { run, attack, environment, ..SimulationConfig::default() };
+        let run = RunConfig { rewards, forget: self.forget.map(NonZeroU32::get), ..RunConfig::default() };
+        let config = SimulationConfig { run, attack, environment, guard: self.guard, ..SimulationConfig::default() };
         let logs = read_logs([&config])?;
         let mut devices = Vec::new();
         for agent in self.first..self.first.saturating_add(self.count) {
@@ -113,6 +132,7 @@ impl Args {
             "devices": ends.len(),
             "episodes": ends.iter().map(|[_, end]| end.episodes).min(),
             "acknowledged": ends.iter().map(|[_, end]| u64::from(end.acknowledged)).sum::<u64>(),
+            "alarms": ends.iter().map(|[_, end]| end.alarms).sum::<u64>(),
             "last_mean_worth": mean(|end| end.last_mean_worth),
             "last_mean_best": mean(|end| end.last_mean_best),
             "late_mean_worth": late(|end| end.worth),
@@ -149,6 +169,7 @@ impl Lifetime {
 const PULSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];
 
 static CONNECT_WARNING: Once = Once::new();
+static REWARDS_WARNING: Once = Once::new();
 
 /// Timeline of a device, kept across connections.
 struct Timeline {
@@ -225,7 +246,10 @@ async fn run_connected(
         let [shortest, longest] = PULSE;
         if let Some(mut frame) = link.receive(idle.max(pause).clamp(shortest, longest)).await? {
             // An invalid frame is ignored, as a real device does.
-            let _ = device.handle(&mut frame, timeline.start.elapsed().as_millis() as u64);
+            let event = device.handle(&mut frame, timeline.start.elapsed().as_millis() as u64);
+            if let Ok(Event::ModelRejected(reason @ ModelError::Rewards)) = event {
+                REWARDS_WARNING.call_once(|| eprintln!("{reason}; start the devices with the --rewards of the run"));
+            }
         }
     }
 }

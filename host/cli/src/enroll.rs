@@ -12,11 +12,15 @@ const HELP: &str = "\
 Examples:
   fedbandit enroll --dir fleet --dim 8 --count 50
   fedbandit enroll --dir fleet --count 10 --sealed
+  fedbandit enroll --dir fleet --dim 8 --count 50 --private --sealed
 
 Files in DIR, created if missing:
   registry.json         enrolled devices
   master.key            secret from which all keys are derived; back it up and keep it private
   devices/agent-N.blob  identity and key of device N, 60 bytes to flash beside its firmware
+
+Devices are guarded by default: they fuse each model with their own data, and ignore models that contradict it. R and S
+are the constants of the guard. Flashed with the identity, they are beyond the reach of a hostile controller.
 
 The devices of a run are fixed when its service first starts. A device that never reports counts as corrupted.";
 
@@ -42,6 +46,11 @@ pub(super) struct EnrollArgs {
     /// Bound S on the norm of the true parameter, stored on the devices; set with the first devices [default: 1].
     #[arg(long, value_name = "S")]
     theta_norm: Option<f32>,
+    /// Enroll devices for private runs, without a guard; set with the first devices.
+    ///
+    /// A guarded device remembers data of earlier episodes, which the privacy of a message does not cover.
+    #[arg(long)]
+    private: bool,
     /// Number of devices to enroll.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
@@ -90,17 +99,20 @@ impl EnrollArgs {
                     return Err(Failure::Usage(format!("--{name} must be positive and finite, got {constant}")));
                 }
             }
+            registry.guard = !self.private;
             return Ok(registry);
         };
-        let Registry { fleet, run, dimension, noise, theta_norm, .. } = registry;
+        let Registry { fleet, run, dimension, noise, theta_norm, guard, .. } = registry;
         if self.dim.is_some_and(|dim| dim != dimension)
             || self.run.is_some_and(|given| given != run)
             || self.fleet.is_some_and(|given| given != fleet)
             || self.noise.is_some_and(|given| given != noise)
             || self.theta_norm.is_some_and(|given| given != theta_norm)
+            || self.private && guard
         {
+            let private = if guard { ", without --private" } else { " --private" };
             return Err(Failure::Usage(format!(
-                "{} belongs to run {run} with --dim {dimension} --fleet {fleet} --noise {noise} --theta-norm {theta_norm}",
+                "{} belongs to run {run} with --dim {dimension} --fleet {fleet} --noise {noise} --theta-norm {theta_norm}{private}",
                 self.dir.display()
             )));
         }

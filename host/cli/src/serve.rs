@@ -15,7 +15,7 @@ use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
 use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, check, start};
 use fedbandit::service::{StateMachine, Status};
-use fedbandit::simulation::{Attack, Logs, SimulationConfig, virtual_device};
+use fedbandit::simulation::{Attack, GuardName, Logs, SimulationConfig, virtual_device};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -141,7 +141,7 @@ const PACE: Duration = Duration::from_millis(700);
 /// Runs a controller with an in-memory store and its virtual devices in one process.
 fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
     let run = RunConfig { steps: 64 * 400, ..RunConfig::default() };
-    let registry = Registry::new(1, 1, run.dim as u8).with_devices(1..=DEVICES);
+    let registry = Registry { guard: true, ..Registry::new(1, 1, run.dim as u8) }.with_devices(1..=DEVICES);
     let master = MasterKey::generate().map_err(|error| Failure::Io(error.to_string()))?;
     let mut store = Memory::default();
     let service = start(&mut store, &run, &registry, &master, timing(10_000, 4), 0);
@@ -151,7 +151,7 @@ fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
         let agent = enrolled.agent;
         let attack = if agent > DEVICES - CORRUPTED { Attack::SignFlip } else { Attack::None };
         let identity = registry.identity(enrolled, &master);
-        let config = SimulationConfig { run, attack, ..SimulationConfig::default() };
+        let config = SimulationConfig { run, attack, guard: Some(GuardName::On), ..SimulationConfig::default() };
         let device = virtual_device(identity, 1, &config, &Logs::new(), 1).map_err(Failure::config)?;
         devices.push(Device { fleet: registry.fleet, agent, device });
     }

@@ -1,14 +1,13 @@
 //! `fedbandit sweep`: a grid of simulations, one result file each.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::{fs, io};
 
-use fedbandit::simulation::report::{self, Record};
-use fedbandit::simulation::{Experiment, Job};
+use fedbandit::simulation::{Experiment, Job, ResultDirectory, report};
 
 use super::simulate::{run_with_progress, write_report};
-use super::{EXIT_CODES, Failure, print_line, write_file};
+use super::{EXIT_CODES, Failure, print_line};
 
 const HELP: &str = "\
 A grid is a TOML file with options of `fedbandit simulate` and [[grid]] tables with lists of values:
@@ -57,59 +56,35 @@ impl Args {
 fn sweep(config: &Path, out: &Path, (part, parts): (usize, usize)) -> Result<(), Failure> {
     let text = fs::read_to_string(config).map_err(|error| Failure::from(error).context(config.display()))?;
     let all = Experiment::grid(config, &text).map_err(Failure::config)?;
+    let results = ResultDirectory::new(out);
     let own: Vec<Job> = all.iter().skip(part - 1).step_by(parts).cloned().collect();
-    let todo: Vec<Job> = own.iter().filter(|job| !is_done(&result_file(out, job), job)).cloned().collect();
+    let todo: Vec<Job> = own.iter().filter(|job| results.find(job).is_none()).cloned().collect();
     let (runs, done) = (own.len(), own.len() - todo.len());
     let failed = Mutex::new(None);
-    run_with_progress(&todo, &|index, record| {
-        let text = serde_json::to_string(record).unwrap_or_default();
-        if let Err(failure) = write_file(&result_file(out, &todo[index]), &text)
+    run_with_progress(&todo, &|_, record| {
+        if let Err(error) = results.write(record)
             && let Ok(mut failed) = failed.lock()
         {
-            failed.get_or_insert(failure);
+            failed.get_or_insert(error);
         }
     })
     .map_err(|failure| failure.context(config.display()))?;
-    if let Some(failure) = failed.into_inner().ok().flatten() {
-        return Err(failure);
+    if let Some(error) = failed.into_inner().ok().flatten() {
+        return Err(error.into());
     }
     let skipped = if done > 0 { format!(", {done} already done") } else { String::new() };
     let out = out.display();
     print_line(&format!("{runs} runs in {out}{skipped}; write the report with fedbandit sweep --merge {out}"))
 }
 
-/// Returns the path of a run's result.
-fn result_file(out: &Path, job: &Job) -> PathBuf {
-    let hash = blake3::hash(job.key().as_bytes()).to_hex();
-    out.join(format!("run-{}.json", &hash[..16]))
-}
-
-fn is_done(file: &Path, job: &Job) -> bool {
-    let record = fs::read_to_string(file).ok().and_then(|text| serde_json::from_str::<Record>(&text).ok());
-    record.is_some_and(|record| record.config == job.config && record.outcome.seed == job.seed)
-}
-
 fn merge(directory: &Path) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::from(error).context(directory.display());
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with("run-") && name.ends_with(".json") {
-            files.push(path);
-        }
-    }
-    let read = |file: &PathBuf| {
-        let text = fs::read_to_string(file).map_err(|error| Failure::from(error).context(file.display()))?;
-        serde_json::from_str::<Record>(&text).map_err(|error| Failure::data(error).context(file.display()))
-    };
-    let mut records = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let records = ResultDirectory::new(directory).read_all().map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => Failure::data(error),
+        _ => Failure::from(error).context(directory.display()),
+    })?;
     if records.is_empty() {
         return Err(Failure::Data(format!("{}: no result files (run-*.json)", directory.display())));
     }
-    // The order of the report must not depend on file names.
-    records
-        .sort_by_cached_key(|record| (serde_json::to_string(&record.config).unwrap_or_default(), record.outcome.seed));
     print_line(&report::text_table(&records.iter().collect::<Vec<_>>()).trim_end())?;
     write_report(directory, &records)
 }

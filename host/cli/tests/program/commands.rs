@@ -40,6 +40,40 @@ fn fleet_with_a_quarter_corrupted_learns() {
     assert!(far.len() == 8 && far.iter().all(|agent| *agent > 30), "outliers are not all corrupted: {far:?}");
 }
 
+/// Seven of ten devices lie, so the models are lies. Guarded devices learn nevertheless; the others follow the lies.
+#[test]
+fn guarded_devices_learn_among_a_majority_of_liars() {
+    let share_of_best = |guard: &str| {
+        let here = Fleet::new(&format!("guard-{guard}"), 10);
+        here.configure("steps = 4096");
+        let service = here.serve();
+        let liars = here.devices(&service.devices[0], "--first 4 --count 7 --attack sign-flip --episodes 30");
+        let honest = here.devices(&service.devices[0], &format!("--count 3 --episodes 30 --guard {guard}")).report();
+        assert_eq!(liars.report()["alarms"], 0);
+        let [worth, best] = ["late_mean_worth", "late_mean_best"].map(|key| honest[key].as_f64().unwrap());
+        println!("guard {guard}: {worth:.3} of {best:.3}, {} alarms", honest["alarms"]);
+        worth / best
+    };
+    // Random choices have an expected reward of 0.
+    for guard in ["on", "untrusting"] {
+        let share = share_of_best(guard);
+        assert!(share > 0.8, "{guard}: {share}");
+    }
+    let share = share_of_best("off");
+    assert!(share < 0.0, "off: {share}");
+}
+
+/// Models that clip rewards need devices that do: the others say so.
+#[test]
+fn guarded_devices_report_models_with_another_range_of_rewards() {
+    let here = Fleet::new("range", 1);
+    here.configure("rewards = \"bounded\"\nsteps = 64");
+    let service = here.serve();
+    let complaint = here.devices(&service.devices[0], "--episodes 1").complaint();
+    assert!(complaint.ends_with("start the devices with the --rewards of the run"), "{complaint}");
+    assert_eq!(here.devices(&service.devices[0], "--episodes 1 --rewards bounded").report()["acknowledged"], 1);
+}
+
 #[test]
 fn garbage_ends_the_connection_of_its_sender_only() {
     let here = Fleet::new("garbage", 3);
@@ -247,7 +281,7 @@ fn completed_run_stays_completed_after_restarts() {
 #[test]
 fn exports_equal_the_store_in_both_formats() {
     let here = Fleet::empty("export");
-    here.stdout("enroll --dir fleet --dim 2 --count 2");
+    here.stdout("enroll --dir fleet --dim 2 --count 2 --private");
     here.stdout("enroll --dir fleet --count 1 --sealed");
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();

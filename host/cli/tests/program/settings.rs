@@ -38,12 +38,25 @@ fn errors_name_the_flag_or_the_file_that_set_the_key() {
     fleet.refuses("serve", 2, "--config <FILE>");
 }
 
+/// A half-life is part of the run's terms.
+#[test]
+fn half_life_is_fixed_when_the_run_starts() {
+    let fleet = Fleet::new("half-life", 1);
+    fleet.configure("forget = 512\nepisode-len = 4");
+    drop(fleet.serve());
+    let serve = "serve --config controller.toml";
+    fleet.refuses(&format!("{serve} --forget 256"), 78, "forget is 512, configured 256");
+    fleet.refuses(&format!("{serve} --forget 0"), 2, "--forget: must be at least 1 step, got 0");
+    fleet.refuses(&format!("{serve} --schedule theorem"), 78, "forget: not available with schedule theorem");
+}
+
 const PRIVATE: &str = "rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8";
 
 /// Others can read MQTT and a TCP address that is not loopback.
 #[test]
 fn private_run_rejects_plain_frames_on_shared_transports() {
-    let fleet = Fleet::new("plain-frames", 2);
+    let fleet = Fleet::empty("plain-frames");
+    fleet.stdout("enroll --dir fleet --dim 4 --count 2 --private");
     fleet.configure(PRIVATE);
     for shared in ["--listen 0.0.0.0:0", "--mqtt mqtt://127.0.0.1:1"] {
         let serve = format!("serve --config controller.toml --log off {shared}");
@@ -62,7 +75,27 @@ fn private_run_rejects_plain_frames_on_shared_transports() {
 #[test]
 fn private_run_accepts_sealed_frames_on_shared_transports() {
     let fleet = Fleet::empty("sealed-frames");
-    fleet.stdout("enroll --dir fleet --dim 4 --count 2 --sealed");
+    fleet.stdout("enroll --dir fleet --dim 4 --count 2 --private --sealed");
     fleet.configure(PRIVATE);
     drop(Service::start(&mut fleet.command("serve --config controller.toml --log error --listen 0.0.0.0:0")));
+}
+
+/// A guard remembers data of earlier episodes. Devices for private runs have none, in any run.
+#[test]
+fn private_run_rejects_guarded_devices() {
+    let guarded = Fleet::new("guarded", 2);
+    assert!(guarded.identity(1).allows_guard());
+    guarded.configure(PRIVATE);
+    guarded.refuses("serve --config controller.toml", 78, "privacy: guarded devices remember data of earlier episodes");
+    guarded.refuses("enroll --dir fleet --private", 2, "belongs to run 1 with --dim 4");
+
+    let private = Fleet::empty("unguarded");
+    private.stdout("enroll --dir fleet --dim 4 --private");
+    private.stdout("enroll --dir fleet");
+    assert!([1, 2].iter().all(|agent| !private.identity(*agent).allows_guard()));
+    private.configure(PRIVATE);
+    let service = private.serve();
+    let device = format!("device --connect {} --identities fleet/devices --rewards bounded", service.devices[0]);
+    private.refuses(&format!("{device} --guard on"), 2, "--guard: device 1 is enrolled with --private; use off");
+    assert_eq!(private.devices(&service.devices[0], "--rewards bounded --episodes 1").report()["alarms"], 0);
 }

@@ -168,7 +168,8 @@ fn page_updates_at_every_width_in_light_and_dark() {
 #[test]
 #[ignore = "needs Chromium: ./ci.sh page"]
 fn private_run_shows_its_guarantee_and_no_rewards() {
-    let fleet = Fleet::new("page-private", 5);
+    let fleet = Fleet::empty("page-private");
+    fleet.stdout("enroll --dir fleet --dim 4 --count 5 --private");
     fleet.configure("deadline = 1\nrewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = fleet.serve();
     let seen = Seen::new(&format!("{}/", witness(&service.http)), PHONE, false, "private");
