@@ -49,14 +49,15 @@ class Identity:
     def __init__(self, blob):
         if len(blob) != 60 or zlib.crc32(blob[:56]) != int.from_bytes(blob[56:], "little"):
             raise ValueError("invalid identity: wrong length or checksum")
-        magic, version, self.dimension, mode, _, self.fleet, self.agent, self.noise, self.theta_norm, self.key = struct.unpack(
+        magic, version, self.dimension, mode, flags, self.fleet, self.agent, self.noise, self.theta_norm, self.key = struct.unpack(
             "<4sBBBBIIff32s", blob[:56]
         )
-        if (magic, version) != (b"FBID", 2) or mode > 1 or self.dimension == 0:
-            raise ValueError("invalid identity: unsupported version, mode or dimension")
+        if (magic, version) != (b"FBID", 2) or mode > 1 or flags > 1 or self.dimension == 0:
+            raise ValueError("invalid identity: unsupported version, mode, flag or dimension")
         if not all(0 < constant < math.inf for constant in (self.noise, self.theta_norm)):
             raise ValueError("invalid identity: R and S must be positive and finite")
         self.sealed = mode == 1
+        self.may_guard = flags == 1  # permission only: this device has no guard
 
     def run_key(self, direction, run):
         """Derives the key of all frames of one direction in a run."""

@@ -32,8 +32,8 @@ MESSAGES = [
     (CONTROLLER, RUN, "next run, challenge 0x55667788, run 8", NEXT_RUN, 0, 0, struct.pack("<II", SECOND, 8)),
 ]
 
-for mode in (0, 1):
-    content = struct.pack("<4sBBBBIIff32s", b"FBID", 2, 2, mode, 0, 0x01020304, 0x0A0B0C0D, 0.5, 1.25, bytes(range(32)))
+for mode, flags in ((0, 1), (1, 0)):
+    content = struct.pack("<4sBBBBIIff32s", b"FBID", 2, 2, mode, flags, 0x01020304, 0x0A0B0C0D, 0.5, 1.25, bytes(range(32)))
     blob = content + struct.pack("<I", zlib.crc32(content))
     identity = Identity(blob)
     print(f"| identity | `{blob.hex(' ', -4)}` |")

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fedbandit_core::wire::{Channel, DecodeError, Fate, Identity, Message, cobs, max_frame_len};
-use fedbandit_core::{Agent, EpisodeSummary, MAX_EPISODE_LEN, Model, Prior, Rewards, packed_len};
+use fedbandit_core::{EpisodeSummary, Learner, Model, Rewards, packed_len};
 use fedbandit_tests::harness::firmware::{BOARDS, Board, Program};
 use fedbandit_tests::harness::firmware_device::{Device, Line};
 use fedbandit_tests::harness::process::{wait_for, wait_until};
@@ -12,17 +12,24 @@ use fedbandit_tests::harness::process::{wait_for, wait_until};
 #[expect(unreachable_pub, reason = "shared with the firmware")]
 mod environment;
 
-use environment::{D, Environment};
+#[path = "../../firmware-example/src/device_agent.rs"]
+#[expect(unreachable_pub, reason = "shared with the firmware")]
+mod device_agent;
+
+use device_agent::{DeviceAgent, LONGEST_EPISODE, guard};
+use environment::{D, Environment, REWARDS, THETA};
 
 const EPISODE_LEN: u32 = 48;
 const FLEET: u32 = 3;
 const RUN: u32 = 7;
 
-/// Prior of the firmware.
-const PRIOR: Prior = Prior::new(1.0, 1.0, 64, Rewards::Clipped);
+/// Identity of a device for private runs, which has no guard.
+fn private_identity(agent: u32) -> Identity {
+    Identity::new(FLEET, agent, D as u8, std::array::from_fn(|i| i as u8 ^ 0x5a))
+}
 
 fn identity(agent: u32) -> Identity {
-    Identity::new(FLEET, agent, D as u8, std::array::from_fn(|i| i as u8 ^ 0x5a))
+    private_identity(agent).with_guard()
 }
 
 fn build(board: Board, patience: Option<u32>) -> PathBuf {
@@ -30,7 +37,7 @@ fn build(board: Board, patience: Option<u32>) -> PathBuf {
     program.build().unwrap_or_else(|error| panic!("{board:?}:\n{error}"))
 }
 
-/// A device that waits five seconds for a model before it continues with its last one.
+/// A device that waits five seconds for a model before it continues without one.
 fn impatient_device(board: Board, identity: &Identity) -> Device {
     Device::start(board, &build(board, Some(5_000)), identity).unwrap()
 }
@@ -39,6 +46,8 @@ fn impatient_device(board: Board, identity: &Identity) -> Device {
 struct OwnedModel {
     episode: u32,
     episode_len: u32,
+    beta: f32,
+    rewards: Rewards,
     theta: [f32; D],
     design: [f32; packed_len(D)],
 }
@@ -47,7 +56,14 @@ impl OwnedModel {
     fn first(episode_len: u32) -> Self {
         let mut on_diagonal = (0..D).flat_map(|i| (i..D).map(move |j| i == j));
         let design = std::array::from_fn(|_| if on_diagonal.next() == Some(true) { 1.0 } else { 0.0 });
-        Self { episode: 1, episode_len, theta: [0.0; D], design }
+        Self { episode: 1, episode_len, beta: 0.5, rewards: REWARDS, theta: [0.0; D], design }
+    }
+
+    /// A lie with confidence: θ = −θ* with a width of `radius` in every direction.
+    fn lie(radius: f32) -> Self {
+        let first = Self::first(EPISODE_LEN);
+        let design = first.design.map(|entry| 1e4 * entry);
+        Self { beta: 100.0 * radius, theta: THETA.map(|value| -value), design, ..first }
     }
 
     /// Adds a summary to Λ, and moves θ along its feature sum.
@@ -58,7 +74,7 @@ impl OwnedModel {
     }
 
     fn view(&self) -> Model<'_> {
-        Model::new(self.episode, self.episode_len, 0.5, Rewards::Clipped, &self.theta, &self.design)
+        Model::new(self.episode, self.episode_len, self.beta, self.rewards, &self.theta, &self.design)
     }
 }
 
@@ -187,13 +203,15 @@ fn encode(channel: &mut Channel, message: &Message<'_>) -> Vec<u8> {
 
 /// The device on the host: the same agent in the same environment.
 struct Twin {
-    agent: Agent<D>,
+    agent: DeviceAgent,
     environment: Environment,
 }
 
 impl Twin {
-    fn new(agent: u32) -> Self {
-        Self { agent: Agent::new(&PRIOR).unwrap(), environment: Environment::new(agent, 1) }
+    fn new(identity: &Identity) -> Self {
+        let agent = DeviceAgent::new(guard(identity)).unwrap();
+        assert_eq!(matches!(agent, DeviceAgent::Guarded(_)), identity.allows_guard());
+        Self { agent, environment: Environment::new(identity.agent(), 1) }
     }
 
     fn step(&mut self) {
@@ -230,7 +248,7 @@ fn device_on_every_board_learns_like_its_twin() {
         let mut stub = Stub::connect(&mut device, &identity);
         assert_eq!(stub.hello(), (0, 1), "{board:?}");
         let mut model = OwnedModel::first(EPISODE_LEN);
-        let mut twin = Twin::new(identity.agent());
+        let mut twin = Twin::new(&identity);
         for episode in 1..=3 {
             stub.send(&Message::Model(model.view()));
             twin.agent.begin(&model.view()).unwrap();
@@ -253,7 +271,7 @@ fn device_on_a_bad_line_loses_nothing() {
     let mut stub = Stub::connect(&mut device, &identity);
     stub.hello();
     let model = OwnedModel::first(EPISODE_LEN);
-    let mut twin = Twin::new(identity.agent());
+    let mut twin = Twin::new(&identity);
     twin.agent.begin(&model.view()).unwrap();
     twin.complete();
     let expected = frame(&identity, RUN, &twin.agent.finish());
@@ -287,14 +305,14 @@ fn device_on_a_bad_line_loses_nothing() {
     assert_eq!(stub.summary(1), expected);
     stub.acknowledge(1, Fate::WrongEpisode);
 
-    // Without a model of episode 2, the device continues with the one it has.
+    // Without a model of episode 2, the device continues with its own data.
     twin.complete();
     assert_eq!(stub.summary(2), frame(&identity, RUN, &twin.agent.finish()));
 }
 
 /// On the smallest board the waiting summaries fill the RAM.
 #[test]
-fn device_without_a_controller_continues_with_its_model() {
+fn device_without_a_controller_continues_with_its_own_data() {
     for (agent, board) in [(2, BOARDS[0]), (9, BOARDS[3])] {
         let identity = identity(agent);
         let mut device = impatient_device(board, &identity);
@@ -307,7 +325,7 @@ fn device_without_a_controller_continues_with_its_model() {
             device.wait_for_log(&format!("episode {episode} finished"));
         }
         // All three summaries wait for a controller that returns.
-        let mut twin = Twin::new(identity.agent());
+        let mut twin = Twin::new(&identity);
         twin.agent.begin(&model.view()).unwrap();
         for episode in 1..=3 {
             twin.complete();
@@ -329,7 +347,7 @@ fn completes_episode_after_reset(agent: u32) -> bool {
     let mut device = impatient_device(board, &identity);
     let mut stub = Stub::connect(&mut device, &identity);
     stub.hello();
-    let model = OwnedModel::first(MAX_EPISODE_LEN);
+    let model = OwnedModel::first(LONGEST_EPISODE);
     let model_frame = stub.encode(&Message::Model(model.view()));
     stub.send_until_logged(&model_frame, &device, "model of episode 1");
     device.wait_for_log("half of episode 1");
@@ -339,12 +357,12 @@ fn completes_episode_after_reset(agent: u32) -> bool {
     if episode != 1 {
         return false;
     }
-    assert!((MAX_EPISODE_LEN / 2..MAX_EPISODE_LEN).contains(&steps));
+    assert!((LONGEST_EPISODE / 2..LONGEST_EPISODE).contains(&steps));
     // A hello of the first start may still be on the line.
     while stub.hello() != (0, 2) {}
     stub.line.send(&model_frame).unwrap();
 
-    let mut twin = Twin::new(agent);
+    let mut twin = Twin::new(&identity);
     twin.agent.begin(&model.view()).unwrap();
     (0..steps).for_each(|_| twin.step());
     twin.environment = Environment::new(agent, 2);
@@ -385,7 +403,12 @@ fn device_sent_to_the_next_run_stays_there_after_a_reset() {
     while stub.hello() != (0, 2) {}
     stub.send(&Message::Model(model.view()));
 
-    let mut twin = Twin::new(agent);
+    // The own data of the first run stay in use.
+    let mut twin = Twin::new(&identity);
+    twin.agent.begin(&model.view()).unwrap();
+    twin.complete();
+    twin.agent.finish();
+    twin.agent.restart();
     twin.environment = Environment::new(agent, 2);
     twin.agent.begin(&model.view()).unwrap();
     twin.complete();
@@ -393,16 +416,16 @@ fn device_sent_to_the_next_run_stays_there_after_a_reset() {
 }
 
 /// Damaged models, a line cut within a frame, three episodes without a controller, a reset: the device continues with its
-/// last good model. It then follows a controller that was down as well and is behind.
+/// own data. It then follows a controller that was down as well and is behind.
 #[test]
-fn device_keeps_its_last_good_model_and_resumes() {
+fn device_keeps_its_own_data_and_resumes() {
     for (agent, board) in [(20, BOARDS[0]), (21, BOARDS[3])] {
         let identity = identity(agent);
         let mut device = impatient_device(board, &identity);
         let mut stub = Stub::connect(&mut device, &identity);
         stub.hello();
         let mut model = OwnedModel::first(EPISODE_LEN);
-        let mut twin = Twin::new(agent);
+        let mut twin = Twin::new(&identity);
         let model_frame = stub.encode(&Message::Model(model.view()));
         stub.send_until_logged(&model_frame, &device, "model of episode 1");
         twin.agent.begin(&model.view()).unwrap();
@@ -425,7 +448,7 @@ fn device_keeps_its_last_good_model_and_resumes() {
         stub.line.send_bytes(&stuffed[..stuffed.len() / 2]).unwrap();
         drop(stub);
 
-        // Three episodes without a controller, by the first model.
+        // Three episodes without a controller.
         for episode in 2..=4 {
             device.wait_for_log(&format!("episode {episode} finished"));
         }
@@ -442,15 +465,14 @@ fn device_keeps_its_last_good_model_and_resumes() {
         model.episode = 3;
         let third_model = stub.encode(&Message::Model(model.view()));
         stub.send_until_logged(&third_model, &device, "model of episode 3");
-        // A slow machine may have completed more episodes by the first model before that.
+        // A slow machine may have completed more episodes before that.
         let log = device.log();
         let before = log.iter().take_while(|line| !line.contains("model of episode 3"));
         for _ in 4..before.filter(|line| line.contains("finished")).count() {
             twin.complete();
             twin.agent.finish();
         }
-        twin.agent = Agent::new(&PRIOR).unwrap();
-        twin.agent.begin(&model.view()).unwrap();
+        twin.agent.go_back(&model.view()).unwrap();
         twin.complete();
         let third = frame(&identity, RUN, &twin.agent.finish());
         stub.refuse_until(&third);
@@ -470,5 +492,92 @@ fn device_keeps_its_last_good_model_and_resumes() {
         let next = frame(&identity, RUN, &twin.agent.finish());
         stub.refuse_until(&next);
         assert_eq!(device.count_in_log("panic"), 0, "{:?}", device.log());
+    }
+}
+
+/// A device for private runs uses clipped models as they are, and returns to them after a reset.
+#[test]
+fn device_for_private_runs_has_no_guard() {
+    let (board, identity) = (BOARDS[3], private_identity(50));
+    let mut device = Device::start(board, &build(board, None), &identity).unwrap();
+    let mut stub = Stub::connect(&mut device, &identity);
+    stub.hello();
+    let mut model = OwnedModel { rewards: Rewards::Clipped, ..OwnedModel::first(EPISODE_LEN) };
+    let mut twin = Twin::new(&identity);
+    for episode in 1..=3 {
+        stub.send(&Message::Model(model.view()));
+        twin.agent.begin(&model.view()).unwrap();
+        twin.complete();
+        let expected = twin.agent.finish();
+        assert_eq!(stub.summary(episode), frame(&identity, RUN, &expected), "{episode}");
+        stub.acknowledge(episode, Fate::Counts);
+        model.learn(&expected);
+    }
+    device.wait_for_log("summary of episode 3 acknowledged");
+    device.reset(&mut stub.line).unwrap();
+    assert_eq!(restored(&device, 50, RUN), (4, 0));
+}
+
+/// Neither kind of agent continues from the saved state of the other: that of a guarded agent contains its own data.
+#[test]
+fn saved_agent_is_restored_as_the_same_kind_only() {
+    let guards = [identity(1), private_identity(1)].map(|identity| guard(&identity));
+    for (kind, guard) in guards.into_iter().enumerate() {
+        let agent = DeviceAgent::new(guard).unwrap();
+        let mut bytes = [1; DeviceAgent::SAVED_LEN];
+        agent.save(&mut bytes).unwrap();
+        assert_eq!(DeviceAgent::restore(&bytes, guard), Some(agent));
+        assert_eq!(DeviceAgent::restore(&bytes, guards[1 - kind]), None);
+    }
+}
+
+/// Episodes under a hostile controller, of 48 steps each.
+const HOSTILE_EPISODES: u32 = 12;
+
+/// Mean reward per step of a device on the host, and its alarms. `lie` is the model of each episode; without one, the device is
+/// alone.
+fn mean_reward(identity: &Identity, lie: Option<&OwnedModel>) -> (f32, usize) {
+    let mut twin = Twin::new(identity);
+    let mut sum = 0.0;
+    for episode in 1..=HOSTILE_EPISODES {
+        if let Some(lie) = lie {
+            twin.agent.begin(&Model { episode, ..lie.view() }).unwrap();
+        }
+        (0..EPISODE_LEN).for_each(|_| twin.step());
+        sum += twin.agent.finish().reward_sum();
+    }
+    (sum / (HOSTILE_EPISODES * EPISODE_LEN) as f32, twin.agent.alarms().into())
+}
+
+/// A hostile controller tells a board in every episode that the worst actions are the best, with a narrow and with a wide
+/// confidence. The first episode is lost; then the board ignores the models, and in total earns almost as much as alone. A
+/// device without a guard, given the same models, does worse than random choices, whose mean reward is 0.
+#[test]
+fn guarded_board_survives_a_hostile_controller() {
+    for (agent, radius) in [(60, 1e-3), (61, 2.0)] {
+        let (board, identity, mut lie) = (BOARDS[0], identity(agent), OwnedModel::lie(radius));
+        let mut device = Device::start(board, &build(board, None), &identity).unwrap();
+        let mut stub = Stub::connect(&mut device, &identity);
+        stub.hello();
+        let mut sum = 0.0;
+        for episode in 1..=HOSTILE_EPISODES {
+            lie.episode = episode;
+            stub.send(&Message::Model(lie.view()));
+            let mut frame = stub.summary(episode);
+            let Ok(Message::Summary(summary)) = stub.channel(RUN).decode(&mut frame) else { panic!("not a summary") };
+            assert_eq!(summary.steps, EPISODE_LEN);
+            sum += summary.reward_sum;
+            stub.acknowledge(episode, Fate::Counts);
+        }
+        let guarded = sum / (HOSTILE_EPISODES * EPISODE_LEN) as f32;
+        let (alone, _) = mean_reward(&identity, None);
+        let (plain, _) = mean_reward(&private_identity(agent), Some(&lie));
+        let alarms = device.count_in_log("guard: models predicted rewards worse than own data");
+        println!("width {radius}: guarded {guarded:.3}, alone {alone:.3}, plain {plain:.3}, {alarms} alarms");
+        assert_eq!((guarded, alarms), mean_reward(&identity, Some(&lie)), "board and twin");
+        // Draws are fixed, and the board loses 0.07 and 0.05 by the lies.
+        assert!(guarded > alone - 0.15 && guarded > 0.3, "{guarded}, alone {alone}");
+        assert!(plain < -0.3, "{plain}");
+        assert!(alarms > 0, "{:?}", device.log());
     }
 }

@@ -77,7 +77,7 @@ fn write_log(file: &Path) -> [f64; 2] {
 /// Mean reward of honest agents in the second half of a simulation with the same settings.
 fn simulated(fleet: &Fleet, [best, random]: [f64; 2]) -> f64 {
     let setting = format!("--agents {ALL} --corrupt 0.24 --attack sign-flip --steps {STEPS}");
-    let arguments = "--environment replay:world.csv --aggregator geometric-median --seeds 1 --json";
+    let arguments = "--environment replay:world.csv --aggregator geometric-median --guard on --seeds 1 --json";
     let result: Value = serde_json::from_str(&fleet.run(&format!("simulate {setting} {arguments}"))).unwrap();
     // Late regret as a fraction of a random choice's.
     let late = result["runs"][0]["late"].as_f64().unwrap();

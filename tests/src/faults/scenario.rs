@@ -622,6 +622,7 @@ fn terms(config: &RunConfig, registry: &Registry, timing: StartOptions) -> Resul
         level: Level::Strict,
         reward_bound: Some(1.0),
         window: timing.window,
+        half_life: None,
     };
     let plan = |privacy: Privacy| Plan::new(&setting, privacy.0, config.mechanism, registry.run.into());
     let plan = config.privacy.map(plan).transpose().map_err(|error| text(&error))?;

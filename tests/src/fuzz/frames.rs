@@ -104,13 +104,14 @@ fn identity(data: &[u8]) {
             blob[CONTENT..].copy_from_slice(&checksum.to_le_bytes());
         }
         let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| blob[at + i]));
-        let [_, _, _, _, version, dimension, mode, ..] = blob;
+        let [_, _, _, _, version, dimension, mode, flags, ..] = blob;
         let constants = [16, 20].map(|at| f32::from_bits(number(at)));
         let defect = match () {
             () if !blob.starts_with(b"FBID") => Some(IdentityError::NotAnIdentity),
             () if version != 2 => Some(IdentityError::Version(version)),
             () if number(CONTENT) != checksum => Some(IdentityError::Corrupt),
             () if mode > 1 => Some(IdentityError::Mode(mode)),
+            () if flags > 1 => Some(IdentityError::Flags(flags)),
             () if dimension == 0 => Some(IdentityError::Dimension(0)),
             () if !constants.iter().all(|value| value.is_finite() && *value > 0.0) => Some(IdentityError::Constants),
             () => None,
@@ -122,13 +123,9 @@ fn identity(data: &[u8]) {
                 continue;
             }
         };
-        let address = (identity.fleet(), identity.agent(), identity.dimension(), identity.is_sealed());
-        assert_eq!(address, (number(8), number(12), dimension, mode == 1));
+        assert_eq!((identity.fleet(), identity.agent(), identity.dimension()), (number(8), number(12), dimension));
+        assert_eq!((identity.is_sealed(), identity.allows_guard()), (mode == 1, flags == 1));
         assert_eq!([identity.noise(), identity.theta_norm()], constants);
-        // The byte after the mode is ignored on reading.
-        blob[7] = 0;
-        let checksum = crc32(&blob[..CONTENT]);
-        blob[CONTENT..].copy_from_slice(&checksum.to_le_bytes());
         assert_eq!(identity.to_blob(), blob);
     }
 }
@@ -216,11 +213,11 @@ fn encoded(run: u32, message: &Message<'_>) -> Vec<u8> {
     frame
 }
 
-/// Returns identities: plain, sealed, and with invalid constants.
+/// Returns identities: plain, sealed, with a guard, and with invalid constants.
 pub(super) fn example_identities() -> Vec<Vec<u8>> {
     let identity = Identity::new(FLEET, AGENT, 2, KEY);
     let sealed = identity.clone().with_sealed_frames();
-    [identity.clone(), sealed, identity.with_constants(-1.0, f32::NAN)]
+    [identity.clone(), sealed, identity.clone().with_guard(), identity.with_constants(-1.0, f32::NAN)]
         .map(|identity| identity.to_blob().to_vec())
         .to_vec()
 }

@@ -8,6 +8,8 @@ mod random;
 #[path = "../../../host/tests/shared/uniform.rs"]
 mod uniform;
 
+use std::num::NonZeroU32;
+
 use fedbandit::aggregate::Mean;
 use fedbandit::algorithm::Controller;
 use fedbandit::algorithm::Level;
@@ -30,6 +32,7 @@ pub(super) fn operations(data: &[u8]) {
         level: if setup & 8 == 0 { Level::Paper } else { Level::Strict },
         reward_bound: [None, Some(1.0), Some(3.0)][usize::from(setup >> 4) % 3],
         window: u32::from(setup >> 6),
+        half_life: NonZeroU32::new(5).filter(|_| seed & 1 == 1),
     };
     let agents: Vec<AgentId> = (0..5).map(|agent| AgentId(10 * agent + 7)).collect();
     let rule = PaperRule::new(Mean, Mean, |episode: u32| (lambda(episode), beta(episode)));
@@ -48,8 +51,8 @@ pub(super) fn operations(data: &[u8]) {
             let gram = symmetric::matrix(&estimate.gram.point, d);
             let b = DVector::from_column_slice(&estimate.feature_sum.point);
             let flat = |matrix: &DMatrix<f64>| DVector::from_column_slice(matrix.as_slice());
-            let grams: Vec<_> = naive.sums.iter().map(|(gram, _)| flat(gram)).collect();
-            let sums: Vec<_> = naive.sums.iter().map(|(_, sum)| sum.clone()).collect();
+            let (grams, sums): (Vec<_>, Vec<_>) =
+                naive.sums().iter().map(|(gram, sum)| (flat(gram), sum.clone())).unzip();
             assert!(is_mean(&grams, &flat(&gram)) && is_mean(&sums, &b), "aggregate differs from the mean");
             let (_, theta) = naive.solve(gram, &b);
             let own = DVector::from_iterator(d, model.theta.iter().map(f64::from));

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use fedbandit_core::wire::{HEADER_LEN, TAG_LEN};
-use fedbandit_core::{Action, Agent, packed_len};
+use fedbandit_core::{Action, GuardedAgent, packed_len};
 
 use crate::harness::firmware::{self, BOARDS, Board, Program};
 use crate::harness::repository;
@@ -43,6 +43,10 @@ const ACTIONS: usize = 10;
 
 /// Dimension of the program `device`.
 const DEVICE_DIMENSION: usize = 8;
+
+/// Vectors on the stack of `begin`, and of `begin` with a guard.
+const BEGIN_VECTORS: usize = 2;
+const GUARDED_VECTORS: usize = 13;
 
 /// Stack of each call of the agent; the table shows the maximum.
 const AGENT_STACKS: [&str; 3] = ["stack_begin", "stack_select", "stack_record"];
@@ -123,11 +127,11 @@ impl Budget {
         quantities.iter().try_fold(0, |worst: u64, quantity| Ok(worst.max(self.get(core, dimension, quantity)?)))
     }
 
-    /// Returns the minimum and maximum stack of `begin` beyond its matrix.
-    fn begin_stack(&self) -> Result<[u64; 2], String> {
+    /// Returns the minimum and maximum stack of a call beyond its matrix and `vectors` vectors.
+    fn stack_beyond(&self, quantity: &str, vectors: usize) -> Result<[u64; 2], String> {
         let mut range = [u64::MAX, 0];
         for (core, dimension) in CORES.into_iter().flat_map(|core| DIMENSIONS.map(|dimension| (core, dimension))) {
-            let beyond = self.get(core, dimension, "stack_begin")? - matrix_bytes(dimension);
+            let beyond = self.get(core, dimension, quantity)? - matrix_bytes(dimension, vectors);
             range = [range[0].min(beyond), range[1].max(beyond)];
         }
         Ok(range)
@@ -242,14 +246,14 @@ impl Budget {
             let cell = |quantity| self.get(core, DEVICE_DIMENSION, quantity).map(thousands);
             _ = writeln!(table, "| {core} | {} B | {} B |", cell("device_flash")?, cell("device_ram")?);
         }
-        let [least, most] = self.begin_stack()?;
+        let [least, most] = self.stack_beyond("stack_begin", BEGIN_VECTORS)?;
         _ = writeln!(
             table,
             "\nInstructions and stack are measured at opt-level 3, flash at opt-level s, with {}.\n\
              At D = 32 the measuring program exceeds the micro:bit's 16 KiB of RAM. Its M0 code therefore ran on {}, whose M3\n\
              executes all M0 instructions. At D = 8 and 16 the two boards agree exactly in stack, and in instructions within {CLOCK_ERROR}, the\n\
              resolution of their clocks.\n\
-             Among the agent's calls `begin` has the worst stack: 4·(D² + 2D) bytes for the factorisation, plus {least} to {most} bytes.\n\
+             Among the agent's calls `begin` has the worst stack: 4·(D² + {BEGIN_VECTORS}D) bytes for the factorisation, plus {least} to {most} bytes.\n\
              `encode` and `decode` need up to {} bytes.",
             self.compiler,
             ROOMY_M0.machine,
@@ -280,13 +284,13 @@ impl Budget {
     /// # Errors
     /// A number was not measured.
     pub fn to_sizing_table(&self) -> Result<String, String> {
-        let [_, most] = self.begin_stack()?;
+        let [_, most] = self.stack_beyond("stack_guarded_begin", GUARDED_VECTORS)?;
         let rows = [
-            sizing_row::<4>(4, most),
-            sizing_row::<8>(4, most),
-            sizing_row::<16>(4, most),
-            sizing_row::<16>(2, most),
-            sizing_row::<32>(4, most),
+            sizing_row::<4, { packed_len(4) }>(4, most),
+            sizing_row::<8, { packed_len(8) }>(4, most),
+            sizing_row::<16, { packed_len(16) }>(4, most),
+            sizing_row::<16, { packed_len(16) }>(2, most),
+            sizing_row::<32, { packed_len(32) }>(4, most),
         ];
         Ok(format!(
             "For A = {ACTIONS} and B = {most}, the largest measured, without the items marked \"about\":\n\n\
@@ -297,15 +301,16 @@ impl Budget {
     }
 }
 
-/// Formats the RAM of a device with a window, if `begin` takes `beyond` bytes of stack beyond its matrix.
-fn sizing_row<const D: usize>(window: usize, beyond: u64) -> String {
+/// Formats the RAM of a guarded device with a window, if `begin` takes `beyond` bytes of stack beyond its matrix and vectors.
+fn sizing_row<const D: usize, const T: usize>(window: usize, beyond: u64) -> String {
     // Of plain frames: `max_frame_len` includes the nonce here, because the tests are built with the feature `sealed`.
     let frame = HEADER_LEN + 8 + 4 * (D + packed_len(D)) + TAG_LEN;
     let queue = if D > 8 { 2 * frame } else { 512 };
-    let retained = 16 + 2 * Agent::<D>::SAVED_LEN + window * (frame + 2);
+    let retained = 16 + 2 * GuardedAgent::<D, T>::SAVED_LEN + window * (frame + 2);
     let decision_set = size_of::<Action<D>>() * ACTIONS;
-    let parts = [size_of::<Agent<D>>(), window * (frame + 8), frame, queue, retained].map(|bytes| bytes as u64);
-    let parts = [&parts[..], &[matrix_bytes(D) + beyond, decision_set as u64]].concat();
+    let parts =
+        [size_of::<GuardedAgent<D, T>>(), window * (frame + 8), frame, queue, retained].map(|bytes| bytes as u64);
+    let parts = [&parts[..], &[matrix_bytes(D, GUARDED_VECTORS) + beyond, decision_set as u64]].concat();
     let sum = parts.iter().sum::<u64>();
     let with_reserve = sum + 4 * 1_024;
     let cells = [&[D as u64, window as u64, frame as u64], &parts[..], &[sum, with_reserve]].concat();
@@ -364,7 +369,7 @@ fn compiler() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Bytes of the matrix that `begin` factorises on its stack, and of two vectors.
-fn matrix_bytes(dimension: usize) -> u64 {
-    4 * (dimension * dimension + 2 * dimension) as u64
+/// Bytes of the matrix that `begin` factorises on its stack, and of some vectors.
+fn matrix_bytes(dimension: usize, vectors: usize) -> u64 {
+    4 * (dimension * dimension + vectors * dimension) as u64
 }

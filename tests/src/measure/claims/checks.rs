@@ -1,7 +1,7 @@
 //! Measured values and their limits.
 
 use fedbandit::simulation::report::Record;
-use fedbandit::simulation::{Environment, SimulationConfig};
+use fedbandit::simulation::{Environment, GuardName, SimulationConfig};
 
 use super::tables::{by_setting, mean_total, of_oracle};
 
@@ -150,6 +150,50 @@ pub(super) fn whitened_checks(records: &[Record]) -> Vec<Check> {
         checks.push(Check::new(what("45 % and designed for 45 %"), worst(environment, 0.45, 0.45), at_45));
     }
     checks.extend([width_check(records), width_check_of_many(records)]);
+    checks
+}
+
+/// Regret on a drifting parameter relative to that without a half-life, and widths on a constant one.
+pub(super) fn forget_checks(records: &[Record]) -> Vec<Check> {
+    let groups = by_setting(records);
+    let total = |environment: &str, aggregator: &str, forget: Option<u32>| {
+        let of = |group: &&Vec<&Record>| {
+            let Record { config, outcome, .. } = group[0];
+            let plain = config.guard() == GuardName::Off && outcome.attack == "none";
+            let same = outcome.environment == environment && outcome.aggregator == aggregator;
+            plain && same && config.run.forget == forget
+        };
+        groups.iter().find(of).map_or(f64::NAN, |group| mean_total(group))
+    };
+    let mut checks = Vec::new();
+    for aggregator in ["whitened-filter", "geometric-median", "solo"] {
+        // A device alone has less data in a half-life; it is shown for comparison.
+        let drifting = if aggregator == "solo" { Unlimited } else { AtMost(0.2) };
+        for (environment, limit) in [("drifting-theta", drifting), ("ball", Unlimited)] {
+            let relative = total(environment, aggregator, Some(256)) / total(environment, aggregator, None);
+            let what = format!("{environment}, {aggregator}, H = 256, total relative to that without a half-life");
+            checks.push(Check::new(what, relative, limit));
+        }
+    }
+    let widest = |aggregator: &str, of: &dyn Fn(&Record) -> bool| {
+        let constant = |r: &&Record| r.outcome.environment == "ball" && r.outcome.aggregator == aggregator;
+        let of = records.iter().filter(constant).filter(|record| of(record));
+        of.filter_map(|record| record.outcome.width_ratio_max).fold(f64::NAN, f64::max)
+    };
+    for aggregator in ["solo", "oracle", "whitened-oracle", "whitened-filter"] {
+        let ratio = widest(aggregator, &|r| r.config.run.forget.is_some());
+        checks.push(Check::new(format!("ball, {aggregator}, every H, largest width ratio"), ratio, AtMost(1.0)));
+    }
+    // The calibrated width is too small under this search, with and without a half-life.
+    let optimal = |forgets: bool, optimal: bool| {
+        widest("geometric-median", &|r| {
+            r.config.run.forget.is_some() == forgets && (r.outcome.attack == "optimal") == optimal
+        })
+    };
+    let what = |rest: &str| format!("ball, geometric-median, {rest}, largest width ratio");
+    checks.push(Check::new(what("every H and attack but optimal"), optimal(true, false), AtMost(1.0)));
+    checks.push(Check::new(what("every H, optimal"), optimal(true, true), Unlimited));
+    checks.push(Check::new(what("no H, optimal"), optimal(false, true), Unlimited));
     checks
 }
 

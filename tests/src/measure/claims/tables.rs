@@ -1,5 +1,6 @@
 //! Tables of the page.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use fedbandit::config::RunConfig;
@@ -33,6 +34,49 @@ pub(super) fn whitened_table(records: &[Record]) -> String {
             width(group),
             of_oracle(group)
         );
+    }
+    text
+}
+
+/// A row for each setting, and a column of totals for each half-life. The smallest total of a row is bold.
+pub(super) fn forget_table(records: &[Record]) -> String {
+    let half_lives: BTreeSet<u32> = records.iter().filter_map(|record| record.config.run.forget).collect();
+    let columns: Vec<Option<u32>> = [None].into_iter().chain(half_lives.into_iter().map(Some)).collect();
+    let mut text = String::from("\n| environment | corrupted | attack | guard | aggregator |");
+    for half_life in &columns {
+        let _ = write!(text, " {} |", half_life.map_or_else(|| "no H".into(), |half_life| format!("H = {half_life}")));
+    }
+    text += &format!("\n|{}\n", "---|".repeat(5 + columns.len()));
+    let groups = by_setting(records);
+    let with = |config: &SimulationConfig, forget| SimulationConfig {
+        run: RunConfig { forget, ..config.run },
+        ..config.clone()
+    };
+    for group in groups.iter().filter(|group| group[0].config.run.forget.is_none()) {
+        let Record { config, outcome, .. } = group[0];
+        let cells: Vec<Option<f64>> = columns
+            .iter()
+            .map(|half_life| groups.iter().find(|other| other[0].config == with(config, *half_life)))
+            .map(|group| group.map(|group| mean_total(group)))
+            .collect();
+        let least = cells.iter().copied().flatten().fold(f64::MAX, f64::min);
+        let _ = write!(
+            text,
+            "| {} | {} | {} | {} | {} |",
+            outcome.environment,
+            config.corrupt,
+            outcome.attack,
+            config.guard(),
+            outcome.aggregator
+        );
+        for cell in cells {
+            let _ = match cell {
+                Some(total) if total == least => write!(text, " **{total:.4}** |"),
+                Some(total) => write!(text, " {total:.4} |"),
+                None => write!(text, " – |"),
+            };
+        }
+        text.push('\n');
     }
     text
 }
@@ -77,7 +121,7 @@ fn spread(group: &[&Record], value: impl Fn(&Record) -> f64) -> String {
     if values.len() == 1 { format!("{mean:.4}") } else { format!("{mean:.4} [{least:.4}, {most:.4}]") }
 }
 
-fn width(group: &[&Record]) -> f64 {
+pub(super) fn width(group: &[&Record]) -> f64 {
     group.iter().filter_map(|record| record.outcome.width_ratio_max).fold(f64::NAN, f64::max)
 }
 

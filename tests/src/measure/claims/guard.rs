@@ -1,0 +1,171 @@
+//! Checks and tables of the guard.
+
+use std::fmt::Write;
+
+use fedbandit::simulation::report::Record;
+use fedbandit::simulation::{Attack, GuardName};
+
+use super::checks::{AtMost, Check, Unlimited};
+use super::tables::{by_setting, mean_total, width};
+
+/// Guarded runs that differ in their seed only, with the runs that they are compared with on the same draws.
+struct Cell<'a> {
+    guarded: Vec<&'a Record>,
+    unguarded: Option<Vec<&'a Record>>,
+    solo: Vec<&'a Record>,
+}
+
+/// Quantiles of Student's t at 97.5 %, by degrees of freedom, for five and twenty seeds.
+const STUDENT: [(usize, f64); 2] = [(4, 2.776), (19, 2.093)];
+
+impl<'a> Cell<'a> {
+    fn all(records: &'a [Record]) -> Vec<Self> {
+        let groups = by_setting(records);
+        let is_solo = |group: &Vec<&Record>| group[0].outcome.aggregator == "solo";
+        let guard = |group: &Vec<&Record>| group[0].config.guard();
+        let guarded = groups.iter().filter(|group| !is_solo(group) && guard(group) != GuardName::Off);
+        let cell = |guarded: &Vec<&'a Record>| {
+            let config = &guarded[0].config;
+            let same_seeds =
+                |other: &Vec<&Record>| other.iter().zip(guarded).all(|(a, b)| a.outcome.seed == b.outcome.seed);
+            let same_fleet = |other: &&Vec<&Record>| {
+                let other_config = &other[0].config;
+                let same =
+                    (&config.environment, config.corrupted()) == (&other_config.environment, other_config.corrupted());
+                same && config.run.agents == other_config.run.agents
+                    && other.len() == guarded.len()
+                    && same_seeds(other)
+            };
+            let is_unguarded = |other: &&Vec<&Record>| {
+                let other_config = &other[0].config;
+                let same = (config.attack, config.run.aggregator) == (other_config.attack, other_config.run.aggregator);
+                same && guard(other) == GuardName::Off && config.attack.is_by_agents()
+            };
+            let of_fleet = || groups.iter().filter(same_fleet);
+            Self {
+                guarded: guarded.clone(),
+                unguarded: of_fleet().find(is_unguarded).cloned(),
+                solo: of_fleet().find(|group| is_solo(group)).cloned().unwrap_or_default(),
+            }
+        };
+        guarded.map(cell).collect()
+    }
+
+    /// Returns the runs that the guarded ones are compared with: those with less regret.
+    fn reference(&self) -> &[&'a Record] {
+        match &self.unguarded {
+            Some(unguarded) if mean_total(unguarded) < mean_total(&self.solo) => unguarded,
+            _ => &self.solo,
+        }
+    }
+
+    /// Returns the regret relative to the reference.
+    fn ratio(&self) -> f64 {
+        regret(&self.guarded) / regret(self.reference())
+    }
+
+    /// Returns half the length of a 95 % interval of the ratio, by the delta method over paired seeds.
+    fn uncertainty(&self) -> f64 {
+        let (ratio, n) = (self.ratio(), self.guarded.len());
+        let pairs = self.guarded.iter().zip(self.reference());
+        let squares: f64 = pairs.map(|(a, b)| (a.outcome.regret - ratio * b.outcome.regret).powi(2)).sum();
+        let t = STUDENT.iter().find(|(freedom, _)| freedom + 1 == n).map_or(f64::NAN, |(_, t)| *t);
+        t * (squares / (n - 1) as f64 * n as f64).sqrt() / regret(self.reference())
+    }
+
+    fn is(&self, aggregator: &str) -> bool {
+        self.guarded[0].outcome.aggregator == aggregator
+    }
+
+    fn guard(&self) -> GuardName {
+        self.guarded[0].config.guard()
+    }
+
+    fn device_width(&self) -> f64 {
+        self.guarded.iter().filter_map(|record| record.outcome.device_width_ratio_max).fold(f64::NAN, f64::max)
+    }
+}
+
+fn regret(records: &[&Record]) -> f64 {
+    records.iter().map(|record| record.outcome.regret).sum()
+}
+
+fn worst<'a>(cells: impl IntoIterator<Item = &'a Cell<'a>>) -> f64 {
+    cells.into_iter().map(Cell::ratio).fold(f64::NAN, f64::max)
+}
+
+pub(super) fn checks(records: &[Record]) -> Vec<Check> {
+    let cells = Cell::all(records);
+    let of = |aggregator: &str| -> Vec<&Cell<'_>> {
+        cells.iter().filter(|cell| cell.is(aggregator) && cell.guard() == GuardName::On).collect()
+    };
+    let (filter, median) = (of("whitened-filter"), of("geometric-median"));
+    let mean = |cells: &[&Cell<'_>]| cells.iter().map(|cell| cell.ratio()).sum::<f64>() / cells.len() as f64;
+    let covered = filter.iter().filter(|cell| width(&cell.guarded) <= 1.0);
+    let device_width = covered.map(|cell| cell.device_width()).fold(f64::NAN, f64::max);
+    let name = |limit: &str| format!("whitened filter, regret relative to the better of alone and unguarded, {limit}");
+    let paper = |limit: &str| format!("geometric median, the same, {limit}");
+    vec![
+        Check::new(name("mean over all cells"), mean(&filter), AtMost(1.02)),
+        Check::new(name("worst cell"), worst(filter.iter().copied()), AtMost(1.15)),
+        Check::new(
+            "whitened filter, largest width in use where that of models is at most 1",
+            device_width,
+            AtMost(1.0),
+        ),
+        Check::new(paper("mean over all cells"), mean(&median), Unlimited),
+        Check::new(paper("worst cell"), worst(median.iter().copied()), Unlimited),
+    ]
+}
+
+pub(super) fn majority_checks(records: &[Record]) -> Vec<Check> {
+    let cells = Cell::all(records);
+    let check = |share: f64| {
+        let of = cells.iter().filter(|cell| cell.guarded[0].config.corrupt == share);
+        let what = format!("{:.0} % corrupted, regret relative to alone, worst cell", 100.0 * share);
+        Check::new(what, worst(of), AtMost(1.5))
+    };
+    vec![check(0.6), check(0.9)]
+}
+
+pub(super) fn hostile_checks(records: &[Record]) -> Vec<Check> {
+    let cells = Cell::all(records);
+    let check = |guard: GuardName, limit| {
+        let of = cells.iter().filter(|cell| cell.guard() == guard);
+        Check::new(format!("guard {guard}, regret relative to alone, worst cell"), worst(of), limit)
+    };
+    vec![check(GuardName::Untrusting, AtMost(2.5)), check(GuardName::On, Unlimited)]
+}
+
+pub(super) fn table(records: &[Record]) -> String {
+    let mut text = String::from(
+        "\n| environment | corrupted | attack | aggregator | guard | alone | unguarded | guarded | ratio | width | width in use | alarms per device \
+         |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for cell in Cell::all(records) {
+        let Record { config, outcome, .. } = cell.guarded[0];
+        let attack = match config.attack {
+            Attack::HostileController => format!("{}, {}", outcome.attack, config.forgery),
+            _ => outcome.attack.clone(),
+        };
+        let alarms: u64 = cell.guarded.iter().map(|record| record.outcome.alarms).sum();
+        let width = if config.attack == Attack::HostileController { f64::NAN } else { width(&cell.guarded) };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {attack} | {} | {} | {:.4} | {} | {:.4} | {:.2} ± {:.2} | {} | {:.2} | {:.2} |",
+            outcome.environment,
+            config.corrupted() as f64 / config.run.agents as f64,
+            outcome.aggregator,
+            cell.guard(),
+            mean_total(&cell.solo),
+            cell.unguarded.as_ref().map_or("–".into(), |group| format!("{:.4}", mean_total(group))),
+            mean_total(&cell.guarded),
+            cell.ratio(),
+            cell.uncertainty(),
+            if width.is_nan() { "–".into() } else { format!("{width:.2}") },
+            cell.device_width(),
+            alarms as f64 / (config.run.agents * cell.guarded.len()) as f64,
+        );
+    }
+    text
+}
