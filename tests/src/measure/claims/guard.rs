@@ -26,26 +26,29 @@ impl<'a> Cell<'a> {
         let guarded = groups.iter().filter(|group| !is_solo(group) && guard(group) != GuardName::Off);
         let cell = |guarded: &Vec<&'a Record>| {
             let config = &guarded[0].config;
-            let same_seeds =
-                |other: &Vec<&Record>| other.iter().zip(guarded).all(|(a, b)| a.outcome.seed == b.outcome.seed);
             let same_fleet = |other: &&Vec<&Record>| {
-                let other_config = &other[0].config;
-                let same =
-                    (&config.environment, config.corrupted()) == (&other_config.environment, other_config.corrupted());
-                same && config.run.agents == other_config.run.agents
-                    && other.len() == guarded.len()
-                    && same_seeds(other)
+                let other = &other[0].config;
+                (&config.environment, config.corrupted(), config.run.agents)
+                    == (&other.environment, other.corrupted(), other.run.agents)
             };
             let is_unguarded = |other: &&Vec<&Record>| {
                 let other_config = &other[0].config;
                 let same = (config.attack, config.run.aggregator) == (other_config.attack, other_config.run.aggregator);
                 same && guard(other) == GuardName::Off && config.attack.is_by_agents()
             };
+            // Some settings have more seeds than others.
+            let paired = |other: &Vec<&'a Record>| -> Vec<&'a Record> {
+                let of_seed = |record: &&Record| {
+                    let seed = record.outcome.seed;
+                    *other.iter().find(|other| other.outcome.seed == seed).expect("a run of the same seed")
+                };
+                guarded.iter().map(of_seed).collect()
+            };
             let of_fleet = || groups.iter().filter(same_fleet);
             Self {
                 guarded: guarded.clone(),
-                unguarded: of_fleet().find(is_unguarded).cloned(),
-                solo: of_fleet().find(|group| is_solo(group)).cloned().unwrap_or_default(),
+                unguarded: of_fleet().find(is_unguarded).map(paired),
+                solo: of_fleet().find(|group| is_solo(group)).map(paired).expect("the same devices alone"),
             }
         };
         guarded.map(cell).collect()
