@@ -40,6 +40,15 @@ impl Streams {
         self.feature_sum.scale(factor);
     }
 
+    /// Returns the streams of some units; `None` without any.
+    pub(crate) fn select(&self, units: &[usize]) -> Option<Self> {
+        let rows = |points: &Points<'_>| {
+            let values: Vec<f64> = units.iter().flat_map(|unit| points.row(*unit).iter().copied()).collect();
+            Points::new(values, points.dimension()).ok()
+        };
+        Some(Self { gram: rows(&self.gram)?, feature_sum: rows(&self.feature_sum)? })
+    }
+
     /// Returns D.
     pub fn dimension(&self) -> usize {
         self.feature_sum.dimension()

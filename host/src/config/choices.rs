@@ -31,6 +31,9 @@ pub enum AggregatorName {
     /// [`Whitened`](crate::robust::Whitened), a rule beyond the paper: spectral filter on whitened residuals, with a width
     /// for each direction.
     WhitenedFilter,
+    /// [`Capped`](crate::robust::Capped), a rule beyond the paper: as `whitened-filter`, for agents that explore different
+    /// directions or are absent at times.
+    CappedFilter,
     /// Mean over the honest agents, with the width of `whitened-filter`. Simulations only.
     WhitenedOracle,
 }
@@ -64,7 +67,7 @@ impl AggregatorName {
     /// Returns true if the rule compares residuals with their noise, so that R must be known.
     pub(crate) fn is_whitened(self) -> bool {
         match self {
-            Self::WhitenedFilter | Self::WhitenedOracle => true,
+            Self::WhitenedFilter | Self::CappedFilter | Self::WhitenedOracle => true,
             Self::GeometricMedian
             | Self::MedianOfMeans
             | Self::Mean
@@ -91,6 +94,7 @@ named!(
     Krum = "krum",
     MultiKrum = "multi-krum",
     WhitenedFilter = "whitened-filter",
+    CappedFilter = "capped-filter",
     WhitenedOracle = "whitened-oracle",
 );
 

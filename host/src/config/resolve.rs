@@ -16,7 +16,7 @@ use crate::algorithm::{
 use crate::math::rng::{Purpose, generator};
 use crate::privacy::Plan;
 use crate::privacy::calibration::NoiseBound;
-use crate::robust::{Assumptions, Centre, Whitened};
+use crate::robust::{Assumptions, Capped, Centre, Whitened};
 
 /// ε of the theorems with an inexact geometric median.
 const EPSILON: f64 = 1e-3;
@@ -50,8 +50,9 @@ impl ResolvedRun {
             AggregatorName::TrimmedMean => self.paper_rule(TrimmedMean { f }),
             AggregatorName::Krum => self.paper_rule(Krum { f }),
             AggregatorName::MultiKrum => self.paper_rule(MultiKrum { f, m: None }),
-            AggregatorName::WhitenedFilter => self.whitened(Centre::Filter),
-            AggregatorName::WhitenedOracle => self.whitened(Centre::Mean),
+            AggregatorName::WhitenedFilter => Ok(Box::new(Whitened::new(Centre::Filter, self.assumptions()?))),
+            AggregatorName::WhitenedOracle => Ok(Box::new(Whitened::new(Centre::Mean, self.assumptions()?))),
+            AggregatorName::CappedFilter => Ok(Box::new(Capped::new(self.assumptions()?))),
         }
     }
 
@@ -62,16 +63,15 @@ impl ResolvedRun {
         Ok(Box::new(PaperRule::new(aggregator.clone(), aggregator, self.schedule()?)))
     }
 
-    fn whitened(&self, centre: Centre) -> Result<Box<dyn Rule + Send>, ConfigError> {
+    fn assumptions(&self) -> Result<Assumptions, ConfigError> {
         let RunConfig { rewards, theta_norm, .. } = self.config;
-        let assumptions = Assumptions {
+        Ok(Assumptions {
             corruption: self.design_corruption(),
             noise: rewards.noise(),
             theta_bound: theta_norm,
             stream_noise: self.stream_noise()?,
             forgetting: self.config.forget.is_some(),
-        };
-        Ok(Box::new(Whitened::new(centre, assumptions)))
+        })
     }
 
     /// Draws the groups of a median of means.

@@ -158,7 +158,7 @@ pub(super) fn limit(d: f64, weight: f64) -> f64 {
 }
 
 /// Largest eigenvalue of the sample covariance of `weight` standard normal vectors, to leading order.
-fn edge(d: f64, weight: f64) -> f64 {
+pub(super) fn edge(d: f64, weight: f64) -> f64 {
     (1.0 + (d / weight).sqrt()).powi(2)
 }
 

@@ -190,6 +190,146 @@ pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
     ));
 }
 
+/// Capped information of units, in the coordinates of the cap ([`cap`]).
+pub(super) struct CappedRows<'a> {
+    /// D, in the scaled packing.
+    pub(super) information: &'a mut [f64],
+    /// D − D², in the scaled packing.
+    pub(super) noise: &'a mut [f64],
+    /// b = (I − D)y.
+    pub(super) sums: &'a mut [f64],
+    /// bᵀD⁻¹b.
+    pub(super) squares: &'a mut [f64],
+}
+
+/// Computes D = I − (I + W)⁻¹ of each W = L⁻¹VL⁻ᵀ + `prior`, and what follows from it and y = L⁻¹v. All matrices are in the
+/// scaled packing.
+pub(super) fn cap(whitened: &[f64], sums: &[f64], prior: &[f64], d: usize, rows: CappedRows<'_>) {
+    let p = packed_len(d);
+    let [mut packed, mut noise, mut full, mut factor] = [p, p, d * d, d * d].map(|length| vec![ZERO; length]);
+    let [mut y, mut own] = [d, d].map(|length| vec![ZERO; length]);
+    let CappedRows { information, noise: noises, sums: capped, squares } = rows;
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            let blocks = whitened.chunks(LANES * p).zip(sums.chunks(LANES * d));
+            let outputs = information.chunks_mut(LANES * p).zip(noises.chunks_mut(LANES * p));
+            let vectors = capped.chunks_mut(LANES * d).zip(squares.chunks_mut(LANES));
+            for (((whitened, sums), (information, noises)), (capped, squares)) in blocks.zip(outputs).zip(vectors) {
+                transpose(whitened, p, &mut packed);
+                transpose(sums, d, &mut y);
+                for (lanes, prior) in packed.iter_mut().zip(prior) {
+                    lanes.0.iter_mut().for_each(|lane| *lane += prior);
+                }
+                unpack(&packed, &mut full, d);
+                // W⁻¹y, the own estimate.
+                factor.copy_from_slice(&full);
+                factorise(&mut factor, d);
+                own.copy_from_slice(&y);
+                solve(&factor, &mut own, d);
+                for i in 0..d {
+                    full[i * d + i].0.iter_mut().for_each(|lane| *lane += 1.0);
+                }
+                factorise(&mut full, d);
+                invert(&mut full, &mut factor, d);
+                let mut square = ZERO;
+                for (i, own) in own.iter().enumerate() {
+                    let mut sum = ZERO;
+                    (0..d).for_each(|j| sum.add_product(&factor[i * d + j], &y[j]));
+                    square.add_product(&sum, own);
+                    full[i] = sum;
+                }
+                transpose_back(&full[..d], capped, d);
+                squares.iter_mut().zip(square.0).for_each(|(to, square)| *to = square);
+                let mut place = 0;
+                for i in 0..d {
+                    for j in i..d {
+                        // B and B − B², for B = I − D.
+                        let (b, mut squared) = (factor[i * d + j], ZERO);
+                        (0..d).for_each(|k| squared.add_product(&factor[i * d + k], &factor[j * d + k]));
+                        let (scale, one) = if i == j { (1.0, 1.0) } else { (SQRT_2, 0.0) };
+                        for l in 0..LANES {
+                            packed[place].0[l] = scale * (one - b.0[l]);
+                            noise[place].0[l] = scale * (b.0[l] - squared.0[l]);
+                        }
+                        place += 1;
+                    }
+                }
+                transpose_back(&packed, information, p);
+                transpose_back(&noise, noises, p);
+            }
+        },
+    ));
+}
+
+/// Replaces positive definite matrices by their Cholesky factors L, with the reciprocal diagonal. The upper triangle keeps its
+/// values.
+#[inline(always)]
+fn factorise(full: &mut [Lanes], d: usize) {
+    for j in 0..d {
+        for i in j..d {
+            let mut sum = full[i * d + j];
+            for k in 0..j {
+                let (a, b) = (full[i * d + k], full[j * d + k]);
+                for l in 0..LANES {
+                    sum.0[l] -= a.0[l] * b.0[l];
+                }
+            }
+            let reciprocal = full[j * d + j];
+            for l in 0..LANES {
+                sum.0[l] = if i == j { 1.0 / sum.0[l].sqrt() } else { sum.0[l] * reciprocal.0[l] };
+            }
+            full[i * d + j] = sum;
+        }
+    }
+}
+
+/// Solves LLᵀx = b in place, for a factor of [`factorise`].
+#[inline(always)]
+fn solve(factor: &[Lanes], x: &mut [Lanes], d: usize) {
+    for forward in [true, false] {
+        for step in 0..d {
+            let i = if forward { step } else { d - 1 - step };
+            let mut sum = x[i];
+            for k in if forward { 0..i } else { i + 1..d } {
+                let entry = if forward { factor[i * d + k] } else { factor[k * d + i] };
+                for l in 0..LANES {
+                    sum.0[l] -= entry.0[l] * x[k].0[l];
+                }
+            }
+            for l in 0..LANES {
+                sum.0[l] *= factor[i * d + i].0[l];
+            }
+            x[i] = sum;
+        }
+    }
+}
+
+/// Computes (LLᵀ)⁻¹ for a factor of [`factorise`], which becomes L⁻¹.
+#[inline(always)]
+fn invert(factor: &mut [Lanes], inverse: &mut [Lanes], d: usize) {
+    for j in 0..d {
+        for i in j + 1..d {
+            let mut sum = ZERO;
+            for k in j..i {
+                sum.add_product(&factor[i * d + k], &factor[k * d + j]);
+            }
+            for l in 0..LANES {
+                sum.0[l] *= -factor[i * d + i].0[l];
+            }
+            factor[i * d + j] = sum;
+        }
+    }
+    for i in 0..d {
+        for j in i..d {
+            let mut sum = ZERO;
+            (j..d).for_each(|k| sum.add_product(&factor[k * d + i], &factor[k * d + j]));
+            inverse[i * d + j] = sum;
+            inverse[j * d + i] = sum;
+        }
+    }
+}
+
 /// Returns, row by row of Vθ, the index of each entry in the scaled packing of V and its factor.
 fn terms(theta: &[f64]) -> Vec<(usize, f64)> {
     let d = theta.len();

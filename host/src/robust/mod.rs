@@ -4,13 +4,17 @@
 //! the same error as all others, and the width does not shrink with the number of agents. Whitened rules compare Gram
 //! matrices relative to each other, and agents by their residuals v̂_i − V̂_iθ in units of noise. docs/theory.md states
 //! what is proven and what is open.
+//!
+//! [`Whitened`] is for agents that explore alike, [`Capped`] for agents that explore different directions or are absent.
 
+mod capped;
 mod filter;
 mod gram;
 mod kernel;
 mod matrices;
 mod width;
 
+pub use capped::Capped;
 use nalgebra::{DMatrix, DVector};
 
 use crate::aggregate::{Aggregate, AggregateError, Tolerance, certify};
@@ -32,7 +36,7 @@ pub enum Centre {
     Mean,
 }
 
-/// Known bounds that [`Whitened`] depends on.
+/// Known bounds that [`Whitened`] and [`Capped`] depend on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assumptions {
     /// a < 1/2, the share of units that may be corrupted.

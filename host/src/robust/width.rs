@@ -42,7 +42,7 @@
 
 use nalgebra::{DMatrix, DVector};
 
-use super::filter::{Cloud, limit};
+use super::filter::limit;
 use super::gram::Metric;
 use super::matrices::{outer_sum, positive_part, symmetrised};
 use super::{Assumptions, Solution, Whitened, kernel};
@@ -51,7 +51,7 @@ use crate::math::normal;
 use crate::math::symmetric;
 
 /// Margin for the noise of a mean beyond its root mean square, in standard deviations of one coordinate.
-const TAIL: f64 = 2.0;
+pub(super) const TAIL: f64 = 2.0;
 
 /// Margin for the median along a direction beyond its shift by corrupted units, in its standard deviations.
 const MEDIAN_MARGIN: f64 = 1.0;
@@ -71,7 +71,7 @@ impl Whitened {
         let ball = |radius: f64| DMatrix::from_diagonal_element(inverse.d, inverse.d, radius * radius);
         let honest = (1.0 - a) * units;
         let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
-        let FilterEffect { liars, shift, variance } = filter_effect(a, units, d, cloud);
+        let FilterEffect { liars, shift, variance } = filter_effect(a, units, d, cloud.taken);
         let shown = (ball(1.0) - prior) * ((1.0 - liars) * edge * variance * noise * noise);
         let hidden = positive_part(&symmetrised(&cloud.spread - shown)) * (liars / (1.0 - liars));
         let rest = rest * rest.transpose();
@@ -131,13 +131,13 @@ impl Whitened {
 }
 
 /// Effect of the filter along a direction in which honest units are standard normal.
-struct FilterEffect {
+pub(super) struct FilterEffect {
     /// ε, the share of corrupted units in the remaining weight.
-    liars: f64,
+    pub(super) liars: f64,
     /// Mean of honest units.
-    shift: f64,
+    pub(super) shift: f64,
     /// Variance of honest units.
-    variance: f64,
+    pub(super) variance: f64,
 }
 
 /// Estimates the effect of the filter from the weight that it removed.
@@ -145,7 +145,7 @@ struct FilterEffect {
 /// Corrupted units stand at [`detection_distance`] and have moved the median by b. The product of the factors
 /// 1 − s/max s, for squared distances s from the median, is close to e^(−cs). The c that removes the observed weight is
 /// found by bisection.
-fn filter_effect(a: f64, units: f64, d: f64, cloud: &Cloud) -> FilterEffect {
+pub(super) fn filter_effect(a: f64, units: f64, d: f64, taken: f64) -> FilterEffect {
     let b = normal::median_shift(a, (1.0 - a) * units, MEDIAN_MARGIN);
     let away = (detection_distance(a, d, units) - b).max(0.0);
     let after = |c: f64| {
@@ -157,7 +157,7 @@ fn filter_effect(a: f64, units: f64, d: f64, cloud: &Cloud) -> FilterEffect {
     let (mut low, mut high) = (0.0, 1e3);
     for _ in 0..60 {
         let c = f64::midpoint(low, high);
-        *if after(c).0 > 1.0 - cloud.taken / units { &mut low } else { &mut high } = c;
+        *if after(c).0 > 1.0 - taken / units { &mut low } else { &mut high } = c;
     }
     after(low).1
 }
@@ -189,7 +189,7 @@ mod tests {
             let point: Vec<f64> = (0..d).map(|i| if i == 0 { t } else { 0.0 }).collect();
             all.residuals.chunks_exact_mut(d).take(liars).for_each(|row| row.copy_from_slice(&point));
             let cloud = all.filtered(d, a, 1.0).unwrap();
-            let computed = filter_effect(a, units as f64, d as f64, &cloud);
+            let computed = filter_effect(a, units as f64, d as f64, cloud.taken);
             let [lies, honest] =
                 [&all.weights[..liars], &all.weights[liars..]].map(|weights| weights.iter().sum::<f64>());
             let along = all.residuals.chunks_exact(d).map(|row| row[0]).zip(&all.weights).skip(liars);

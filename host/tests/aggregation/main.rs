@@ -1,5 +1,6 @@
 //! Aggregation rules, the geometric median in depth, and the symmetric matrices they work on.
 
+mod capped;
 mod geometric_median;
 mod reference;
 mod rules;

@@ -1,0 +1,220 @@
+//! Rule for unequal fleets: caps the information that a unit can claim in each direction.
+
+mod cap;
+mod filter;
+mod units;
+
+use std::borrow::Cow;
+
+use nalgebra::{DMatrix, DVector};
+
+use super::matrices::{outer_sum, positive_part, symmetrised};
+use super::width::{FilterEffect, TAIL, filter_effect};
+use super::{Assumptions, kernel};
+use crate::aggregate::{AggregateError, certify};
+use crate::algorithm::{Estimate, ModelParameters, Rule, Streams};
+use crate::math::symmetric;
+use cap::Cap;
+use filter::{Fit, filter, power, start};
+use units::{Frame, Units, along, pack, weighted, weighted_rows};
+
+/// The rule `capped-filter`, for n units of which a share a may be corrupted.
+///
+/// Units may have explored different directions, or nothing at all: an absent unit has less information, not wrong
+/// information. The cap keeps a corrupted unit from claiming more information than honest ones have.
+///
+/// 1. *Level* (`cap.rs`). With the parallel sum C:V = C − C(C + V)⁻¹C, the cap C solves
+///
+///    ```text
+///    mean_i C:(V̂_i + λI) = C/2.
+///    ```
+///
+///    It is a median of matrices in which each unit has a bounded influence. In its coordinates, C = LLᵀ and φ = Lᵀθ, each unit
+///    has D_i with 0 ⪯ D_i ⪯ I and b_i (`units.rs`).
+/// 2. *Balance* (`cap.rs`). Lowers C along directions u until the ⌊an⌋ largest uᵀD_iu are outweighed by the others. Then a
+///    corrupted minority cannot outvote honest units along u. The λI of honest units counts, so that θ = 0 holds where nobody
+///    has explored.
+/// 3. *Start* (`filter.rs`). φ⁰ = argmin Σ‖D_i^{−1/2}(b_i − D_iφ)‖ is convex. docs/theory.md bounds its error for every C.
+/// 4. *Filter* (`filter.rs`). Lowers the weights of units whose residuals z_i = b_i − D_iφ vary more than noise explains, as in
+///    [`Whitened`](super::Whitened). Then φ = (Σw_iD_i)⁻¹Σw_ib_i.
+/// 5. *Width.* An ellipsoid P around θ covers undetected corruption, noise and bias. It is broadcast as Λ = P⁻¹ with β = 1.
+/// 6. *Removal.* A unit is corrupted if ‖D_i^{−1/2}z_i‖ exceeds what its own noise and the ellipsoid together permit. Steps 1 to 5
+///    are repeated without such units, with the share of corrupted ones that remains.
+///
+/// Not available on noised releases: their V̂_i need not be positive semidefinite.
+#[derive(Debug)]
+pub struct Capped {
+    assumptions: Assumptions,
+    cap: Cap,
+    units: Units,
+}
+
+/// λ. A smaller one leaves less bias to units that know little, and more room to corrupted ones where few have explored.
+const LAMBDA: f64 = 0.03;
+
+/// Maximum number of times that units are removed.
+const REMOVALS: usize = 4;
+
+/// Least share of corrupted units that is assumed after a removal.
+const LEAST_CORRUPTION: f64 = 0.05;
+
+/// Least mean information in any direction, relative to C, that the width assumes.
+const LEAST_INFORMATION: f64 = 1e-4;
+
+/// Maximum number of turns in the search for a direction with the least information.
+const TURNS: usize = 4;
+
+/// Result of the rule.
+struct Solution {
+    theta: DVector<f64>,
+    /// P⁻¹.
+    design: DMatrix<f64>,
+    /// Weights of all units.
+    weights: Vec<f64>,
+}
+
+impl Capped {
+    /// Creates the rule. The fields of [`Assumptions`] document their valid ranges; `stream_noise` must be `None`.
+    pub fn new(assumptions: Assumptions) -> Self {
+        Self { assumptions, cap: Cap::default(), units: Units::default() }
+    }
+
+    /// Runs all steps, and again without units that cannot be honest.
+    fn solve(&mut self, streams: &Streams) -> Option<Solution> {
+        let n = streams.gram.len();
+        let limit = (self.assumptions.corruption * n as f64).floor() as usize;
+        let (mut present, mut remaining) = ((0..n).collect::<Vec<_>>(), Cow::Borrowed(streams));
+        let mut best = None;
+        for _ in 0..=REMOVALS {
+            let gone = n - present.len();
+            let corruption = match gone {
+                0 => self.assumptions.corruption,
+                _ => ((limit - gone) as f64 / present.len() as f64).max(LEAST_CORRUPTION),
+            };
+            let Some((mut solution, honest)) = self.solve_once(&remaining, corruption) else { break };
+            let mut weights = vec![0.0; n];
+            present.iter().zip(&solution.weights).for_each(|(unit, weight)| weights[*unit] = *weight);
+            solution.weights = weights;
+            best = Some(solution);
+            let kept: Vec<usize> =
+                present.iter().zip(&honest).filter(|(_, honest)| **honest).map(|(unit, _)| *unit).collect();
+            // More than there can be: then the ellipsoid missed θ*, and stays as wide as it is.
+            if kept.len() == present.len() || n - kept.len() > limit {
+                break;
+            }
+            present = kept;
+            remaining = Cow::Owned(streams.select(&present)?);
+        }
+        best
+    }
+
+    /// Runs steps 1 to 5. Also returns which units may be honest.
+    fn solve_once(&mut self, streams: &Streams, corruption: f64) -> Option<(Solution, Vec<bool>)> {
+        let Assumptions { noise, theta_bound, .. } = self.assumptions;
+        let Self { cap, units, .. } = self;
+        let frame = cap.apply(units, streams, corruption)?;
+        let start = start(units, noise)?;
+        let fit = filter(units, &start, corruption, noise)?;
+        let width = self.width(&frame, &fit, corruption)?;
+        let (d, n) = (streams.dimension() as f64, streams.gram.len() as f64);
+        let own = noise * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()) + LAMBDA.sqrt() * theta_bound;
+        let mut reach = vec![0.0; streams.gram.len()];
+        kernel::along(&self.units.information, &pack(&width), &mut reach);
+        let distances = self.units.distances_squared(&fit.phi);
+        let honest = distances.iter().zip(reach).map(|(square, reach)| square.sqrt() <= own + reach.max(0.0).sqrt());
+        let theta = frame.factor.tr_solve_lower_triangular(&fit.phi)?;
+        // P = L⁻ᵀ·width·L⁻¹, so P⁻¹ = L·width⁻¹·Lᵀ.
+        let design = symmetrised(&frame.factor * width.cholesky()?.inverse() * frame.factor.transpose());
+        Some((Solution { theta, design, weights: fit.weights }, honest.collect()))
+    }
+
+    /// Returns the ellipsoid of φ* − φ.
+    ///
+    /// With means over the weights, J(φ* − φ) = −ξ̄ + λL⁻¹θ* − ζ, where J is the mean of honest D_i, ξ̄ that of honest noise,
+    /// and ζ that of the residuals of corrupted units. By the Cauchy–Schwarz inequality ζζᵀ ⪯ ε/(1 − ε)·(Z − (1 − ε)Z_H), for
+    /// the second moments Z of all residuals and Z_H of honest ones.
+    fn width(&self, frame: &Frame, fit: &Fit, a: f64) -> Option<DMatrix<f64>> {
+        let Assumptions { noise, theta_bound, forgetting, .. } = self.assumptions;
+        let (d, n) = (self.units.d as f64, self.units.len() as f64);
+        let honest = (1.0 - a) * n;
+        let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
+        let FilterEffect { liars, shift, variance } = filter_effect(a, n, d, fit.taken);
+        let [root, inverse] = [0.5, -0.5].map(|exponent| power(&fit.expected, exponent));
+        // Corrupted units may claim noise that honest ones do not have.
+        let dropped = liars * fit.weight;
+        let shown = least(&self.units.noise, &fit.weights, dropped, self.units.d) * (noise * noise);
+        let shown = symmetrised(&inverse * shown * &inverse) * ((1.0 - liars) * edge * variance);
+        let hidden = positive_part(&symmetrised(&fit.relative - shown)) * (liars / (1.0 - liars));
+        let hidden = symmetrised(&root * hidden * &root);
+        let spread = &fit.expected * ((d.sqrt() + TAIL) / honest.sqrt() + shift).powi(2);
+        let bias = &frame.prior * (LAMBDA * theta_bound.powi(2));
+        let information = least(&self.units.information, &fit.weights, dropped, self.units.d);
+        let inverse = symmetric::shifted(&information, LEAST_INFORMATION).cholesky()?.inverse();
+        Some(symmetrised(&inverse * outer_sum(&[hidden, spread, bias]) * &inverse))
+    }
+}
+
+/// Returns a matrix that is, along each of its axes, the weighted mean of matrices without a part of the weight where they
+/// are largest. If corrupted units have at most that weight, it is at most the mean of honest ones along these axes.
+///
+/// The axes are found one after the other, each orthogonal to those before: the eigenvector of the smallest eigenvalue of the
+/// trimmed mean and the trimmed mean along it, in alternation.
+fn least(matrices: &[f64], weights: &[f64], dropped: f64, d: usize) -> DMatrix<f64> {
+    let total: f64 = weights.iter().sum();
+    let kept_weight = total - dropped.min(0.9 * total);
+    let trim = |q: &DVector<f64>| {
+        let mut claims: Vec<(f64, usize)> = along(matrices, q).into_iter().zip(0..).collect();
+        claims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut left, mut sum, mut kept) = (kept_weight, 0.0, vec![0.0; weights.len()]);
+        for (claim, unit) in claims {
+            kept[unit] = weights[unit].min(left);
+            sum += kept[unit] * claim;
+            left -= kept[unit];
+        }
+        (sum / kept_weight, kept)
+    };
+    let mut result = DMatrix::zeros(d, d);
+    let mut remaining = DMatrix::<f64>::identity(d, d);
+    for _ in 0..d {
+        let mut kept = weights.to_vec();
+        let mut smallest: Option<(f64, DVector<f64>)> = None;
+        for _ in 0..TURNS {
+            let mean = weighted(matrices, &kept, d) / kept.iter().sum::<f64>();
+            // Axes that are done have a larger value than any other.
+            let done = (DMatrix::identity(d, d) - &remaining) * 10.0;
+            let pairs = symmetric::eigenpairs(&symmetrised(&remaining * mean * &remaining + done));
+            let Some((_, q)) = pairs.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
+            let q = (&remaining * q).normalize();
+            let (value, next) = trim(&q);
+            if smallest.as_ref().is_some_and(|(least, _)| value >= least - 1e-4) {
+                break;
+            }
+            (smallest, kept) = (Some((value, q)), next);
+        }
+        let Some((value, q)) = smallest else { break };
+        result.ger(value.max(0.0), &q, &q, 1.0);
+        remaining -= &q * q.transpose();
+    }
+    result
+}
+
+impl Rule for Capped {
+    fn estimate(&mut self, streams: &Streams, _: u32) -> Result<Estimate, AggregateError> {
+        let n = streams.gram.len();
+        if n == 0 {
+            return Err(AggregateError::Empty);
+        }
+        let solved = self.solve(streams);
+        let weights = solved.as_ref().map_or_else(|| vec![1.0; n], |solution| solution.weights.clone());
+        let usable = solved.and_then(|Solution { theta, design, .. }| {
+            let (design, raised) = symmetric::raise_eigenvalues(design, 0.0)?;
+            Some((ModelParameters::new(&theta, &design, 1.0)?, raised))
+        });
+        let (parameters, raised) = usable.unzip();
+        let total: f64 = weights.iter().sum();
+        let weights: Vec<f64> = weights.into_iter().map(|weight| weight / total).collect();
+        let gram = certify(&streams.gram, weighted_rows(streams.gram.values(), &weights));
+        let feature_sum = certify(&streams.feature_sum, weighted_rows(streams.feature_sum.values(), &weights));
+        Ok(Estimate { parameters, lambda: LAMBDA, raised: raised.unwrap_or(0), gram, feature_sum })
+    }
+}

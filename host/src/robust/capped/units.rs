@@ -1,0 +1,209 @@
+//! Units in the coordinates of the cap.
+
+use nalgebra::{DMatrix, DVector};
+use rayon::prelude::*;
+
+use super::super::matrices::{Inverse, symmetrised};
+use super::super::{CHUNK, kernel};
+use super::LAMBDA;
+use crate::algorithm::Streams;
+use crate::math::symmetric;
+
+/// Capped information of all units: with C = LLᵀ, W_i = L⁻¹(V̂_i + λI)L⁻ᵀ and y_i = L⁻¹v̂_i,
+///
+/// ```text
+/// D_i = I − (I + W_i)⁻¹,   b_i = (I − D_i)y_i,   0 ⪯ D_i ⪯ I.
+/// ```
+///
+/// D_i is the parallel sum of C and V̂_i + λI: the information of the unit, capped at C in every direction. At φ* = Lᵀθ* the
+/// residual b_i − D_iφ* of an honest unit has a second moment of at most R²(D_i − D_i²), if R² ≥ λS².
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    pub(super) d: usize,
+    /// All D_i, in the scaled packing.
+    pub(super) information: Vec<f64>,
+    /// All D_i − D_i², in the scaled packing.
+    pub(super) noise: Vec<f64>,
+    /// All b_i.
+    pub(super) sums: Vec<f64>,
+    /// All b_iᵀD_i⁻¹b_i.
+    pub(super) squares: Vec<f64>,
+    whitened: Vec<f64>,
+    shifted: Vec<f64>,
+}
+
+/// Coordinates of a cap C = LLᵀ.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// L.
+    pub(super) factor: DMatrix<f64>,
+    /// λL⁻¹L⁻ᵀ.
+    pub(super) prior: DMatrix<f64>,
+}
+
+impl Units {
+    /// Returns the number of units.
+    pub(super) fn len(&self) -> usize {
+        self.squares.len()
+    }
+
+    /// Expresses all units in the coordinates of a cap. `None` if the cap is not positive definite.
+    pub(super) fn at(&mut self, streams: &Streams, cap: &DMatrix<f64>) -> Option<Frame> {
+        let (d, p, n) = (streams.dimension(), streams.gram.dimension(), streams.gram.len());
+        let factor = cap.clone().cholesky()?.l();
+        let inverse = Inverse::of(&factor);
+        let rows = inverse.matrix();
+        let prior = symmetrised(&rows * rows.transpose() * LAMBDA);
+        let packed = pack(&prior);
+        self.d = d;
+        for (values, length) in [(&mut self.information, p), (&mut self.noise, p), (&mut self.whitened, p)] {
+            values.resize(n * length, 0.0);
+        }
+        for (values, length) in [(&mut self.sums, d), (&mut self.shifted, d), (&mut self.squares, 1)] {
+            values.resize(n * length, 0.0);
+        }
+        let zero = vec![0.0; d];
+        let inputs =
+            streams.gram.values().par_chunks(CHUNK * p).zip(streams.feature_sum.values().par_chunks(CHUNK * d));
+        let scratch = self.whitened.par_chunks_mut(CHUNK * p).zip(self.shifted.par_chunks_mut(CHUNK * d));
+        let matrices = self.information.par_chunks_mut(CHUNK * p).zip(self.noise.par_chunks_mut(CHUNK * p));
+        let vectors = self.sums.par_chunks_mut(CHUNK * d).zip(self.squares.par_chunks_mut(CHUNK));
+        inputs.zip(scratch).zip(matrices.zip(vectors)).for_each(|(((grams, v), (whitened, y)), outputs)| {
+            kernel::whiten(grams, whitened, &inverse);
+            kernel::residuals(grams, v, y, &inverse, &zero);
+            let ((information, noise), (sums, squares)) = outputs;
+            kernel::cap(whitened, y, &packed, d, kernel::CappedRows { information, noise, sums, squares });
+        });
+        Some(Frame { factor, prior })
+    }
+
+    /// Returns qᵀD_iq of each unit.
+    pub(super) fn claims(&self, q: &DVector<f64>) -> Vec<f64> {
+        along(&self.information, q)
+    }
+
+    /// Returns ΣD_i over all units with their weights.
+    pub(super) fn total(&self, weights: &[f64]) -> DMatrix<f64> {
+        weighted(&self.information, weights, self.d)
+    }
+
+    /// Returns b_i − D_iφ of all units.
+    pub(super) fn residuals(&self, phi: &DVector<f64>) -> Vec<f64> {
+        let identity = Inverse::of(&DMatrix::identity(self.d, self.d));
+        let mut residuals = vec![0.0; self.sums.len()];
+        kernel::residuals(&self.information, &self.sums, &mut residuals, &identity, phi.as_slice());
+        residuals
+    }
+
+    /// Returns ‖D_i^{−1/2}(b_i − D_iφ)‖² of each unit.
+    pub(super) fn distances_squared(&self, phi: &DVector<f64>) -> Vec<f64> {
+        let mut products = vec![0.0; self.len()];
+        kernel::along(&self.sums, phi.as_slice(), &mut products);
+        let quadratic = self.claims(phi);
+        let terms = self.squares.iter().zip(products).zip(quadratic);
+        terms.map(|((square, product), quadratic)| (square - 2.0 * product + quadratic).max(0.0)).collect()
+    }
+}
+
+/// Returns qᵀA_iq for matrices A_i in the scaled packing.
+pub(super) fn along(matrices: &[f64], q: &DVector<f64>) -> Vec<f64> {
+    let outer = pack(&(q * q.transpose()));
+    let mut claims = vec![0.0; matrices.len() / outer.len()];
+    kernel::along(matrices, &outer, &mut claims);
+    claims
+}
+
+/// Returns Σw_iA_i for matrices A_i in the scaled packing.
+pub(super) fn weighted(matrices: &[f64], weights: &[f64], d: usize) -> DMatrix<f64> {
+    symmetric::matrix(&weighted_rows(matrices, weights), d)
+}
+
+/// Returns Σw_i·x_i over rows x_i.
+pub(super) fn weighted_rows(rows: &[f64], weights: &[f64]) -> Vec<f64> {
+    let length = rows.len() / weights.len();
+    let mut sum = vec![0.0; length];
+    for (row, weight) in rows.chunks_exact(length).zip(weights).filter(|(_, weight)| **weight != 0.0) {
+        sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
+    }
+    sum
+}
+
+/// Packs a symmetric matrix, scaled.
+pub(super) fn pack(matrix: &DMatrix<f64>) -> Vec<f64> {
+    let packed: Vec<f64> = symmetric::pack(matrix).collect();
+    symmetric::scaled(&packed, matrix.nrows()).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "test data need no cryptographic generator")]
+pub(super) mod tests {
+    use rand_distr::{Distribution, StandardNormal};
+    use rand_pcg::Pcg64;
+    use rand_pcg::rand_core::SeedableRng;
+
+    use super::*;
+
+    pub(in super::super) struct Draws(Pcg64);
+
+    impl Draws {
+        pub(in super::super) fn new(seed: u64) -> Self {
+            Self(Pcg64::seed_from_u64(seed))
+        }
+
+        pub(in super::super) fn vector(&mut self, d: usize) -> DVector<f64> {
+            DVector::from_fn(d, |_, _| StandardNormal.sample(&mut self.0))
+        }
+
+        /// Streams of agents that took `steps(i)` steps, each mostly along its own directions, with θ = (1, 0, …) and noise 0.5.
+        pub(in super::super) fn fleet(&mut self, n: usize, d: usize, steps: impl Fn(usize) -> usize) -> Streams {
+            let mut streams = Streams::zeros(n, d).unwrap();
+            for i in 0..n {
+                let (mut gram, mut sum) = (DMatrix::zeros(d, d), DVector::zeros(d));
+                for _ in 0..steps(i) {
+                    let mut x = self.vector(d).normalize();
+                    x[i % d] *= 0.1;
+                    let reward = x[0] + 0.5 * self.vector(1)[0];
+                    gram += &x * x.transpose();
+                    sum += x * reward;
+                }
+                streams.add(i, &symmetric::pack(&gram).collect::<Vec<_>>(), sum.as_slice());
+            }
+            streams
+        }
+    }
+
+    /// Definitions with nalgebra, for numbers of units that are not a multiple of a SIMD block.
+    #[test]
+    fn capped_units_match_their_definition() {
+        for (n, d) in [(1, 1), (5, 2), (11, 3), (19, 8)] {
+            let mut draws = Draws::new(d as u64);
+            let streams = draws.fleet(n, d, |i| 3 * i);
+            let root = DMatrix::from_columns(&(0..d).map(|_| draws.vector(d)).collect::<Vec<_>>());
+            let cap = symmetric::shifted(&(&root * root.transpose()), 0.5);
+            let mut units = Units::default();
+            let frame = units.at(&streams, &cap).unwrap();
+            let phi = draws.vector(d);
+            let (residuals, distances) = (units.residuals(&phi), units.distances_squared(&phi));
+            for i in 0..n {
+                let own = symmetric::shifted(&symmetric::matrix(streams.gram.row(i), d), LAMBDA);
+                let v = DVector::from_column_slice(streams.feature_sum.row(i));
+                // The parallel sum, as (C⁻¹ + V⁻¹)⁻¹.
+                let inverses = cap.clone().try_inverse().unwrap() + own.clone().try_inverse().unwrap();
+                let parallel = inverses.try_inverse().unwrap();
+                let information =
+                    symmetric::matrix(&units.information[i * units.information.len() / n..][..pack(&cap).len()], d);
+                let scale = parallel.norm();
+                assert!((&frame.factor * &information * frame.factor.transpose() - &parallel).norm() < 1e-9 * scale);
+                let noise = symmetric::matrix(&units.noise[i * units.noise.len() / n..][..pack(&cap).len()], d);
+                assert!((&information - &information * &information - noise).norm() < 1e-9);
+                // L(b − Dφ) = (C:V)(θ_i − θ), for θ_i = V⁻¹v and θ = L⁻ᵀφ.
+                let theta = frame.factor.tr_solve_lower_triangular(&phi).unwrap();
+                let apart = own.cholesky().unwrap().solve(&v) - theta;
+                let residual = &frame.factor * DVector::from_column_slice(&residuals[i * d..][..d]);
+                assert!((residual - &parallel * &apart).norm() < 1e-9 * scale * (1.0 + apart.norm()));
+                let distance = apart.dot(&(&parallel * &apart));
+                assert!((distances[i] - distance).abs() < 1e-9 * (1.0 + distance) * (1.0 + scale), "unit {i} of {n}");
+            }
+        }
+    }
+}
