@@ -84,7 +84,7 @@ pub(super) struct Args {
     /// deadline of episodes.
     #[arg(long, value_name = "MS", default_value_t = 90_000)]
     patience: u64,
-    /// Environment: ball, skew, fixed-arms, shared, drifting (decision sets), drifting-theta (parameter), unequal or replay:FILE.
+    /// Environment: ball, skew, fixed-arms, shared, drifting (decision sets), drifting-theta (parameter), unequal, mixture or replay:FILE.
     #[arg(long, value_name = "NAME", default_value_t = Environment::Ball)]
     environment: Environment,
     /// Rewards: gaussian:R with noise level R, or bounded (1 or -1).

@@ -23,6 +23,8 @@ pub(crate) enum Purpose {
     Scouts,
     /// Choices of a hostile controller for a device.
     HostileController,
+    /// Presence of a device.
+    Participation,
 }
 
 /// Returns the generator of a purpose. Its state is a hash, so that generators are independent.

@@ -23,7 +23,7 @@ pub(super) struct Attackers {
     corrupted: Vec<bool>,
     honest: Vec<usize>,
     rng: Pcg64,
-    /// Mean of the honest agents' Gram matrices so far, with the weights that the controller gives them.
+    /// Mean of all honest agents' Gram matrices so far, with the weights that the controller gives them.
     explored: DMatrix<f64>,
     /// Message of all attackers in this episode.
     common: Option<ForgedSummary>,
@@ -110,10 +110,12 @@ impl Attackers {
         }
         self.keep_up(fleet, episode);
         let ControllerConfig { episodes, reward_bound, .. } = self.controller_config;
-        let corrupted = self.corrupted.len() - self.honest.len();
+        let agents = (self.corrupted.len(), self.corrupted.len() - self.honest.len());
+        let is_present = |row: &usize| conduct[*row] != Conduct::Absent;
+        let present: Vec<usize> = self.honest.iter().copied().filter(is_present).collect();
         let limits = (episodes.length(episode), reward_bound);
-        let knowledge = Knowledge::new(limits, &self.theta, &self.honest, corrupted, fleet.summaries(), &self.explored);
-        self.explored += knowledge.mean_gram();
+        let knowledge = Knowledge::new(limits, &self.theta, agents, &present, fleet.summaries(), &self.explored);
+        self.explored += knowledge.mean_gram() * (present.len() as f64 / self.honest.len() as f64);
         let Self { shadow, controller_config, rng, .. } = self;
         if let Some(shadow) = shadow {
             for row in (0..conduct.len()).filter(|row| conduct[*row] != Conduct::Attacked) {
@@ -164,6 +166,9 @@ impl Attackers {
         conduct: Conduct,
     ) -> u64 {
         let agent = AgentId(row as u32);
+        if conduct == Conduct::Absent {
+            return 0;
+        }
         // The controller counts the faults.
         if conduct != Conduct::Attacked {
             let (gram, feature_sum) = fleet.summaries().row(row);

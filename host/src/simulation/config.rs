@@ -7,6 +7,7 @@ use super::environment::Environment;
 use super::fleet::{DIMENSIONS, FleetConfig};
 use super::guard::GuardName;
 use super::hostile_controller::Forgery;
+use super::participation::Participation;
 use crate::aggregate::corrupted;
 use crate::config::keys::configuration;
 use crate::config::{AggregatorName, ConfigError, ResolvedRun, RunConfig, fail};
@@ -17,7 +18,7 @@ configuration! {
     pub struct SimulationConfig in run: RunConfig {
         /// Number of actions in a decision set; fixed-arms has d, and a log has its own number
         arms: usize = 10, "A";
-        /// Environment: ball, skew, fixed-arms, shared, drifting (decision sets), drifting-theta (parameter), unequal or replay:FILE
+        /// Environment: ball, skew, fixed-arms, shared, drifting (decision sets), drifting-theta (parameter), unequal, mixture or replay:FILE
         environment: Environment = Environment::Ball, "NAME";
         /// Behaviour of corrupted agents
         attack: Attack = Attack::Collude, "NAME";
@@ -28,6 +29,9 @@ configuration! {
         guard: Option<GuardName> = None, "NAME";
         /// Models of a hostile controller (attack hostile-controller)
         forgery: Forgery = Forgery::Search, "NAME";
+        /// Presence of honest devices: always, sleepy (own probability, by episode), stretches (the same, by eighths of the run) or
+        /// late (half of them join during the run)
+        participation: Participation = Participation::Always, "NAME";
     }
 }
 
@@ -118,6 +122,7 @@ mod tests {
             corrupt: 0.0,
             guard: None,
             forgery: Forgery::Search,
+            participation: Participation::Always,
         };
         assert_eq!(serde_json::from_str::<SimulationConfig>(text).unwrap(), config);
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);

@@ -40,6 +40,9 @@ pub enum Environment {
     /// As `Ball`, with coordinates scaled by 0.2 + 0.8·cos²(π(gi + j/d)) for agent i, where g = (√5 − 1)/2: agents explore
     /// different directions.
     Unequal,
+    /// Two populations: as `Ball`, with coordinates scaled by 0.1. Agents with an even number have the second half scaled (j ≥ d/2,
+    /// counted from 0), those with an odd number the first half (j < d/2). For odd d, the first half is the larger one.
+    Mixture,
     /// Steps of a log, drawn uniformly.
     Replay(PathBuf),
 }
@@ -54,6 +57,7 @@ impl fmt::Display for Environment {
             Self::Drifting => f.pad("drifting"),
             Self::DriftingTheta => f.pad("drifting-theta"),
             Self::Unequal => f.pad("unequal"),
+            Self::Mixture => f.pad("mixture"),
             Self::Replay(file) => write!(f, "replay:{}", file.display()),
         }
     }
@@ -65,9 +69,17 @@ impl FromStr for Environment {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let plain =
-            [Self::Ball, Self::Skew, Self::FixedArms, Self::Shared, Self::Drifting, Self::DriftingTheta, Self::Unequal];
-        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "drifting-theta", "unequal"];
+        let plain = [
+            Self::Ball,
+            Self::Skew,
+            Self::FixedArms,
+            Self::Shared,
+            Self::Drifting,
+            Self::DriftingTheta,
+            Self::Unequal,
+            Self::Mixture,
+        ];
+        let known = ["ball", "skew", "fixed-arms", "shared", "drifting", "drifting-theta", "unequal", "mixture"];
         if let Some(file) = name.strip_prefix("replay:").filter(|file| !file.is_empty()) {
             return Ok(Self::Replay(file.into()));
         }
@@ -84,10 +96,10 @@ impl Environment {
     /// Checks that the environment exists in d dimensions.
     ///
     /// # Errors
-    /// d = 1, where θ* cannot turn.
+    /// d = 1, where θ* cannot turn and populations cannot differ.
     pub(super) fn check_dimension(&self, dimension: usize) -> Result<(), ConfigError> {
-        if *self == Self::DriftingTheta && dimension < 2 {
-            return Err(ConfigError::new("dim", "drifting-theta needs at least 2 dimensions, got 1"));
+        if matches!(self, Self::DriftingTheta | Self::Mixture) && dimension < 2 {
+            return Err(ConfigError::new("dim", format!("{self} needs at least 2 dimensions, got {dimension}")));
         }
         Ok(())
     }
@@ -210,6 +222,10 @@ impl World {
             Environment::Unequal => {
                 let scales = rotated_scales::<D>((agent as f64 * GOLDEN_RATIO).fract());
                 self.draw_ball(context, theta, rng, |j| scales[j]);
+            }
+            Environment::Mixture => {
+                let is_scaled = |j| (j >= D.div_ceil(2)) == agent.is_multiple_of(2);
+                self.draw_ball(context, theta, rng, |j| if is_scaled(j) { 0.1 } else { 1.0 });
             }
             Environment::FixedArms => {
                 context.arms.extend((0..D).map(|j| Action::from_fn(|i, _| if i == j { 1.0 } else { 0.0 })));
@@ -352,6 +368,31 @@ mod tests {
         scales(Environment::Drifting, 25, [0.2, 0.6, 1.0, 0.6]);
         // Agent 2: angles of π(2·0.618034 + j/4), which are 0.236068, 0.486068, 0.736068 and 0.986068 turns of π.
         scales(Environment::Unequal, 0, [0.634_970, 0.201_532, 0.565_030, 0.998_468]);
+        scales(Environment::Mixture, 0, [1.0, 1.0, 0.1, 0.1]);
+    }
+
+    /// Draws of `ball` by the same generator, scaled by hand. In five dimensions j ≥ 5/2 means j = 3 and 4.
+    #[test]
+    fn mixture_scales_one_half_by_the_parity_of_the_agent() {
+        fn assert_scales<const D: usize>(agent: u64, scales: [f32; D]) {
+            let draw = |environment| {
+                let run = RunConfig { dim: D, ..RunConfig::default() };
+                let config = SimulationConfig { run, environment, arms: 3, ..SimulationConfig::default() };
+                let mut context = Context::<D>::new();
+                let world = World::new(&config, &Logs::new(), 9).unwrap();
+                world.draw(agent, 0, &mut generator(9, Purpose::Agent, agent), &mut context);
+                context.arms
+            };
+            for (ball, scaled) in draw(Environment::Ball).iter().zip(draw(Environment::Mixture)) {
+                for (j, scale) in scales.into_iter().enumerate() {
+                    assert!((scaled[j] - scale * ball[j]).abs() <= 1e-6 * ball[j].abs(), "agent {agent}, j = {j}");
+                }
+            }
+        }
+        assert_scales(0, [1.0, 0.1]);
+        assert_scales(7, [0.1, 1.0]);
+        assert_scales(4, [1.0, 1.0, 1.0, 0.1, 0.1]);
+        assert_scales(3, [0.1, 0.1, 0.1, 1.0, 1.0]);
     }
 
     /// By definition: the norm is S, equal times have equal angles, and 4,096 steps are a right angle. Two quarter turns have

@@ -18,7 +18,8 @@ use crate::math::rng::{Purpose, generator};
 
 /// Fleet of virtual devices of one dimension.
 pub(super) trait Fleet: Send {
-    /// Runs the steps of an episode on all devices. [`summaries`](Self::summaries) then returns their summaries.
+    /// Runs the steps of an episode on all devices. [`summaries`](Self::summaries) then returns their summaries, which are zero for
+    /// absent devices.
     fn run_episode(&mut self, models: Models<'_>, conduct: &[Conduct], steps: EpisodeSteps) -> EpisodeResult;
 
     /// Returns the summaries of the last episode.
@@ -89,6 +90,8 @@ pub(super) enum Conduct {
     FakeRewards,
     /// Attacked on all steps.
     Attacked,
+    /// Gets no model, takes no steps and sends no message.
+    Absent,
 }
 
 /// Regret on the steps that were not attacked, and that of uniformly random choices on the same steps.
@@ -113,7 +116,7 @@ impl Tally {
 pub(super) struct EpisodeResult {
     /// Tally of each device.
     pub(super) tallies: Vec<Tally>,
-    /// ‖θ − θ*‖_Λ/β of the ellipsoid that each device used.
+    /// ‖θ − θ*‖_Λ/β of the ellipsoid that each device used; 0 if it was absent.
     pub(super) width_ratios: Vec<f32>,
     /// CPU time of all threads.
     pub(super) cpu_seconds: f64,
@@ -250,7 +253,9 @@ impl<const D: usize, const T: usize> Fleet for Devices<D, T> {
             .zip(rows)
             .map(|((chunk, devices), rows)| {
                 let start = thread_seconds();
-                for (number, device) in (chunk * CHUNK..).zip(&mut *devices) {
+                let conduct = &conduct[chunk * CHUNK..][..devices.len()];
+                let is_present = |(_, conduct): &(_, &Conduct)| **conduct != Conduct::Absent;
+                for ((number, device), _) in (chunk * CHUNK..).zip(&mut *devices).zip(conduct).filter(is_present) {
                     let forged;
                     let model = match &models {
                         Models::Broadcast(model) => *model,
@@ -262,8 +267,11 @@ impl<const D: usize, const T: usize> Fleet for Devices<D, T> {
                     };
                     device.agent.begin(&model).expect("model parameters are valid");
                 }
-                let width_ratios = devices.iter().map(|device| device.agent.width_ratio(&truth)).collect();
-                let conduct = &conduct[chunk * CHUNK..][..devices.len()];
+                let width_ratio = |(device, conduct): (&Device<D, T>, &Conduct)| match conduct {
+                    Conduct::Absent => 0.0,
+                    _ => device.agent.width_ratio(&truth),
+                };
+                let width_ratios = devices.iter().zip(conduct).map(width_ratio).collect();
                 let tallies = match &models {
                     Models::Broadcast(_) if guard == GuardName::Off => run_steps(devices, world, conduct, steps, guard),
                     _ => {
@@ -274,7 +282,9 @@ impl<const D: usize, const T: usize> Fleet for Devices<D, T> {
                     }
                 };
                 let rows = rows.chunks_exact_mut(packed_len(D) + D);
-                devices.iter_mut().zip(rows).for_each(|(device, row)| device.finish(row));
+                for ((device, row), conduct) in devices.iter_mut().zip(rows).zip(conduct) {
+                    if *conduct == Conduct::Absent { row.fill(0.0) } else { device.finish(row) }
+                }
                 (tallies, width_ratios, thread_seconds() - start)
             })
             .collect();
@@ -345,7 +355,7 @@ fn best<const D: usize>(context: &Context<D>) -> usize {
     rewards.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(index, _)| index)
 }
 
-/// Runs the steps of devices that hold the same model and select together.
+/// Runs the steps of devices that select together. Those that are present hold the same model.
 fn run_steps<const D: usize, const T: usize>(
     devices: &mut [Device<D, T>],
     world: &World,
@@ -356,14 +366,16 @@ fn run_steps<const D: usize, const T: usize>(
     let mut contexts = vec![Context::new(); devices.len()];
     let mut tallies = vec![Tally::default(); devices.len()];
     let (mut sets, mut scores, mut choices) = (DecisionSets::new(), Vec::new(), Vec::new());
+    let present = conduct.iter().position(|conduct| *conduct != Conduct::Absent).unwrap_or(0);
     for step in steps.start..steps.start + steps.count {
         sets.clear();
         for (device, context) in devices.iter_mut().zip(&mut contexts) {
             world.draw(device.number, step, &mut device.rng, context);
             sets.push(&context.arms);
         }
-        let Some(first) = devices.first() else { break };
-        select_all(&first.agent, &sets, &mut scores, &mut choices).expect("actions in the unit ball");
+        // Absent devices draw as well, so that a step has the same draws in every run; their choices are not used.
+        let Some(device) = devices.get(present) else { break };
+        select_all(&device.agent, &sets, &mut scores, &mut choices).expect("actions in the unit ball");
         if guard == GuardName::Untrusting {
             for ((device, context), choice) in devices.iter_mut().zip(&contexts).zip(&mut choices) {
                 if let DeviceAgent::Guarded(agent) = &device.agent {
@@ -381,7 +393,7 @@ fn run_steps<const D: usize, const T: usize>(
 }
 
 impl<const D: usize, const T: usize> Device<D, T> {
-    /// Records the reward of a choice and, unless the step is attacked, its regret.
+    /// Records the reward of a choice and, unless the step is attacked, its regret. An absent device only draws.
     fn step(
         &mut self,
         world: &World,
@@ -394,6 +406,9 @@ impl<const D: usize, const T: usize> Device<D, T> {
         let mean = context.expected_rewards[choice];
         let faked = conduct == Conduct::FakeRewards && self.attacked.next_u32() >> 31 == 1;
         let reward = world.reward(mean, faked, &mut self.rng);
+        if conduct == Conduct::Absent {
+            return;
+        }
         self.agent.record(&context.arms[choice], reward).expect("an episode has room for its steps");
         if faked || conduct == Conduct::Attacked {
             return;
@@ -418,4 +433,55 @@ impl<const D: usize, const T: usize> Device<D, T> {
 fn thread_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+#[cfg(test)]
+mod tests {
+    use nalgebra::DMatrix;
+
+    use super::*;
+    use crate::config::RunConfig;
+    use crate::simulation::SimulationConfig;
+    use crate::simulation::replay::Logs;
+
+    /// Runs two episodes. All devices are present in the first one.
+    fn run(guard: GuardName, second: &[Conduct]) -> (Devices<2, 3>, Vec<DeviceAgent<2, 3>>, EpisodeResult) {
+        let run = RunConfig { dim: 2, steps: 16, ..RunConfig::default() };
+        let config = SimulationConfig { run, ..SimulationConfig::default() };
+        let world = World::new(&config, &Logs::new(), 1).unwrap();
+        let fleet_config = config.fleet_config(1, Rewards::Unbounded, guard);
+        let mut fleet = Devices::<2, 3>::new(world, &[0, 1, 2], fleet_config);
+        let parameters =
+            ModelParameters::new(&DVector::from_vec(vec![0.3, 0.1]), &DMatrix::identity(2, 2), 1.0).unwrap();
+        let mut episode = |episode, start, conduct: &[Conduct]| {
+            let steps = EpisodeSteps { episode, episode_len: 8, start, count: 8, late: 8 };
+            let before = fleet.devices.iter().map(|device| device.agent.clone()).collect();
+            (
+                before,
+                fleet.run_episode(Models::Broadcast(parameters.model(episode, 8, Rewards::Unbounded)), conduct, steps),
+            )
+        };
+        episode(1, 0, &[Conduct::Honest; 3]);
+        let (before, result) = episode(2, 8, second);
+        (fleet, before, result)
+    }
+
+    #[test]
+    fn absent_device_changes_nothing_but_its_draws() {
+        for guard in GuardName::ALL.iter().copied() {
+            let (all, _, all_result) = run(guard, &[Conduct::Honest; 3]);
+            let (fleet, before, result) = run(guard, &[Conduct::Absent, Conduct::Honest, Conduct::Absent]);
+            for absent in [0, 2] {
+                assert!(fleet.devices[absent].agent == before[absent], "{guard}: learnt");
+                assert!(all.devices[absent].agent != before[absent], "{guard}: a present device learns");
+                assert_eq!(fleet.summaries().row(absent), (&[0.0; 3][..], &[0.0; 2][..]));
+                assert_eq!((result.tallies[absent], result.width_ratios[absent]), (Tally::default(), 0.0));
+                // At the next step, it has the same draws as if it had been present.
+                assert_eq!(fleet.devices[absent].rng, all.devices[absent].rng);
+            }
+            assert_eq!(fleet.summaries().row(1), all.summaries().row(1));
+            assert_eq!(result.tallies[1], all_result.tallies[1]);
+            assert!(result.tallies[1].random > 0.0 && fleet.devices[1].agent == all.devices[1].agent);
+        }
+    }
 }

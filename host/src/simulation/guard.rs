@@ -43,7 +43,7 @@ impl GuardName {
 }
 
 /// Agent of a virtual device.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(super) enum DeviceAgent<const D: usize, const T: usize> {
     Plain(Agent<D>),
     Guarded(Box<GuardedAgent<D, T>>),

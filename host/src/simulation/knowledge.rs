@@ -29,12 +29,13 @@ pub(super) struct Knowledge {
 const SAMPLE: usize = 200;
 
 impl Knowledge {
-    /// Summarises the honest messages of this episode and the mean of the honest Gram matrices before it.
+    /// Summarises the honest messages of this episode and the mean of the honest Gram matrices before it. `agents` is n and f, and
+    /// `honest` the rows of these messages.
     pub(super) fn new(
         (episode_len, reward_bound): (u32, Option<f64>),
         theta: &[f64],
+        agents: (usize, usize),
         honest: &[usize],
-        corrupted: usize,
         summaries: &Summaries,
         explored: &DMatrix<f64>,
     ) -> Self {
@@ -55,7 +56,7 @@ impl Knowledge {
         Self {
             episode_len: episode_len.into(),
             reward_bound,
-            agents: (honest.len() + corrupted, corrupted),
+            agents,
             deviation: DVector::from_iterator(d, variances.map(f64::sqrt)),
             weak: least_explored(explored, &theta),
             theta,
@@ -247,7 +248,7 @@ mod tests {
         let values: Vec<f32> = rows.into_iter().flatten().collect();
         let summaries = Summaries::of(2, values);
         let explored = DMatrix::from_diagonal(&DVector::from_vec(vec![900.0, 400.0]));
-        Knowledge::new((LENGTH, reward_bound), &[0.6, -0.8], &[0, 1, 2], 2, &summaries, &explored)
+        Knowledge::new((LENGTH, reward_bound), &[0.6, -0.8], (5, 2), &[0, 1, 2], &summaries, &explored)
     }
 
     fn sent(attack: Attack, reward_bound: Option<f64>) -> ForgedSummary {

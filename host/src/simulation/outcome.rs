@@ -22,7 +22,7 @@ pub struct Outcome {
     pub environment: String,
     /// Privacy budget as `MU,NU`, if the run was private.
     pub privacy: Option<String>,
-    /// Regret over all steps of the honest agents.
+    /// Regret over all steps of the honest agents. Steps at which a device is absent count nowhere.
     pub regret: f64,
     /// Regret of uniformly random choices on the same decision sets.
     pub regret_random: f64,
@@ -49,6 +49,10 @@ pub struct Outcome {
     /// Largest ‖θ_k − θ*‖_Λ/β_k of all models with k > 1, with θ* as in `theta_error`. Above 1, a width was too small. For
     /// `solo`, the largest over all honest agents as well.
     pub width_ratio_max: Option<f64>,
+    /// Share of the models of `width_ratio_max` whose ratio is above 1; for `solo`, of the models of all honest agents. 0 if there is
+    /// no such model, and `None` where `width_ratio_max` is.
+    #[serde(default)]
+    pub width_ratio_share: Option<f64>,
     /// Largest ‖θ − θ*‖_Λ/β of the ellipsoids that honest guarded devices used; `None` without guards.
     #[serde(default)]
     pub device_width_ratio_max: Option<f64>,

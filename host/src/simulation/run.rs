@@ -79,6 +79,8 @@ struct Simulation<'a> {
     controller_config: ControllerConfig,
     has_true_theta: bool,
     fleet: Box<dyn Fleet>,
+    /// Number of each device.
+    devices: Vec<usize>,
     /// True for each corrupted device.
     corrupted: Vec<bool>,
     honest_tally: Tally,
@@ -86,6 +88,9 @@ struct Simulation<'a> {
     first_episode_regret: f64,
     trace: Vec<Trace>,
     width_ratio_max: f64,
+    /// Number of models with k > 1, and of those with a width ratio above 1.
+    measured: u64,
+    too_narrow: u64,
     device_width_ratio_max: f64,
     theta_error: f64,
     messages: u64,
@@ -117,11 +122,14 @@ impl<'a> Simulation<'a> {
             has_true_theta: world.has_true_theta(),
             corrupted: devices.iter().map(|device| corrupted[*device]).collect(),
             fleet: fleet(world, &devices, config.fleet_config(seed, controller_config.rewards(), guard)),
+            devices,
             honest_tally: Tally::default(),
             attacked_tally: Tally::default(),
             first_episode_regret: 0.0,
             trace: Vec::new(),
             width_ratio_max: 0.0,
+            measured: 0,
+            too_narrow: 0,
             device_width_ratio_max: 0.0,
             theta_error: 0.0,
             messages: 0,
@@ -158,8 +166,8 @@ impl<'a> Simulation<'a> {
         let mut controller = Controller::new(self.controller_config, enrolled, rule, privatise)?;
         while let Some(model) = controller.model() {
             let (episode, lambda) = (model.episode, controller.estimate().lambda);
-            let conduct = attackers.draw_conduct(episode);
-            self.models += self.corrupted.len() as u64;
+            let conduct = self.mark_absent(attackers.draw_conduct(episode), episode);
+            self.models += present(&conduct);
             self.run_episode(&conduct, episode, Models::Broadcast(model), Some(lambda));
             attackers.prepare(&mut *self.fleet, episode, &conduct);
             for (row, conduct) in conduct.iter().enumerate() {
@@ -172,9 +180,9 @@ impl<'a> Simulation<'a> {
 
     /// Runs all devices with the models of a hostile controller, which has no use for their summaries.
     fn run_hostile_controller(&mut self) -> Counts {
-        let conduct = vec![Conduct::Honest; self.corrupted.len()];
         for episode in 1..=self.controller_config.episodes.count() {
-            self.models += conduct.len() as u64;
+            let conduct = self.mark_absent(vec![Conduct::Honest; self.devices.len()], episode);
+            self.models += present(&conduct);
             self.run_episode(&conduct, episode, Models::Forged, None);
         }
         Counts::default()
@@ -196,7 +204,7 @@ impl<'a> Simulation<'a> {
                 let invalid = || ConfigError::new("schedule", "gives a model that no device accepts");
                 own.push(estimate.parameters.ok_or_else(invalid)?);
             }
-            let conduct = attackers.draw_conduct(episode);
+            let conduct = self.mark_absent(attackers.draw_conduct(episode), episode);
             self.run_episode(&conduct, episode, Models::Own(&own), None);
             let retention = self.controller_config.forgetting().retention(episode);
             for (row, sums) in sums.iter_mut().enumerate() {
@@ -210,10 +218,29 @@ impl<'a> Simulation<'a> {
         Ok(counts)
     }
 
+    /// Returns the first step of an episode, counted from 0.
+    fn first_step(&self, episode: u32) -> u32 {
+        u32::try_from(self.controller_config.episodes.steps_before(episode)).unwrap_or(u32::MAX)
+    }
+
+    /// Replaces the conduct of honest devices that are absent in an episode.
+    fn mark_absent(&self, mut conduct: Vec<Conduct>, episode: u32) -> Vec<Conduct> {
+        let SimulationConfig { participation, run, .. } = self.config;
+        let start = self.first_step(episode);
+        for ((conduct, device), _) in
+            conduct.iter_mut().zip(&self.devices).zip(&self.corrupted).filter(|(_, corrupted)| !**corrupted)
+        {
+            if !participation.is_present(self.seed, *device, start, run.steps) {
+                *conduct = Conduct::Absent;
+            }
+        }
+        conduct
+    }
+
     fn run_episode(&mut self, conduct: &[Conduct], episode: u32, models: Models<'_>, lambda: Option<f64>) {
         let episodes = self.controller_config.episodes;
         let before = episodes.steps_before(episode);
-        let start = u32::try_from(before).unwrap_or(u32::MAX);
+        let start = self.first_step(episode);
         let episode_len = episodes.length(episode);
         let count = episode_len.min(self.config.run.steps.saturating_sub(start));
         let worst_ratio = self.has_true_theta.then(|| self.measure_errors(episode, start, &models));
@@ -268,6 +295,8 @@ impl<'a> Simulation<'a> {
         let worst = errors.iter().map(|(_, ratio)| *ratio).fold(0.0, f64::max);
         if episode > 1 {
             self.width_ratio_max = self.width_ratio_max.max(worst);
+            self.measured += errors.len() as u64;
+            self.too_narrow += errors.iter().filter(|(_, ratio)| *ratio > 1.0).count() as u64;
         }
         worst
     }
@@ -294,6 +323,7 @@ impl<'a> Simulation<'a> {
             robust_regret: honest.regret + attacked.regret,
             theta_error: self.has_true_theta.then_some(self.theta_error),
             width_ratio_max: self.has_true_theta.then_some(self.width_ratio_max),
+            width_ratio_share: self.has_true_theta.then(|| self.too_narrow as f64 / self.measured.max(1) as f64),
             device_width_ratio_max: (self.has_true_theta && config.guard() != GuardName::Off)
                 .then_some(self.device_width_ratio_max),
             bytes_up: self.messages * plain_frame_len(config.run.dim) as u64,
@@ -305,6 +335,11 @@ impl<'a> Simulation<'a> {
             trace: self.trace,
         }
     }
+}
+
+/// Returns the number of devices that are present.
+fn present(conduct: &[Conduct]) -> u64 {
+    conduct.iter().filter(|conduct| **conduct != Conduct::Absent).count() as u64
 }
 
 /// Returns ‖θ − θ*‖₂ and ‖θ − θ*‖_Λ/β of a model.
@@ -338,6 +373,7 @@ mod tests {
     use crate::config::RunConfig;
     use crate::simulation::attack::Attack;
     use crate::simulation::environment::{Context, Environment};
+    use crate::simulation::participation::Participation;
 
     const D: usize = 2;
     const SEED: u64 = 5;
@@ -395,10 +431,39 @@ mod tests {
             self.agent.finish();
             (regret, gram, sum)
         }
+
+        /// Returns true if the device is present from a step on. Its generator yields p, or two numbers for a late device, then one
+        /// number for each step or block.
+        fn is_present(&self, config: &SimulationConfig, step: u32) -> bool {
+            let mut rng = generator(SEED, Purpose::Participation, self.number);
+            let mut numbers = std::iter::repeat_with(|| rng.next_u64() as f64 / 2.0_f64.powi(64));
+            let first = numbers.next().unwrap();
+            match config.participation {
+                Participation::Always => true,
+                Participation::Sleepy => numbers.nth(step as usize).unwrap() < 0.2 + 0.8 * first,
+                Participation::Stretches => {
+                    let block = (f64::from(step) / (f64::from(config.run.steps) / 8.0)).floor();
+                    numbers.nth(block as usize).unwrap() < 0.2 + 0.8 * first
+                }
+                Participation::Late => {
+                    let joins = numbers.next().unwrap() * f64::from(config.run.steps);
+                    first >= 0.5 || step >= joins.floor() as u32
+                }
+            }
+        }
+
+        /// Draws the numbers of steps that are not taken.
+        fn sit_out(&mut self, world: &World, steps: Range<u32>) {
+            for step in steps {
+                world.draw(self.number, step, &mut self.draws, &mut Context::<D>::new());
+                world.reward(0.0, false, &mut self.draws);
+            }
+        }
     }
 
-    /// Computes R_T by its definition: over all agents and all steps on which the agent is not attacked.
-    fn naive_robust_regret(config: &SimulationConfig) -> f64 {
+    /// Computes R_T by its definition: over all agents and all steps on which the agent is present and not attacked. Returns also
+    /// the number of messages, which is that of models.
+    fn naive_robust_regret(config: &SimulationConfig) -> (f64, u64) {
         let world = World::new(config, &Logs::new(), SEED).unwrap();
         let (resolved, corrupted) = (config.resolve(), corrupted(config, SEED));
         let controller_config = resolved.controller_config().unwrap();
@@ -406,29 +471,38 @@ mod tests {
         let mut controller = Controller::new(controller_config, enrolled, rule, NoPrivacy::new).unwrap();
         let mut devices = NaiveDevice::fleet(10);
         let mut attackers = generator(SEED, Purpose::Attacker, 0);
-        let (mut regret, mut start) = (0.0, 0);
+        let (mut regret, mut start, mut received) = (0.0, 0, 0);
         while let Some(model) = controller.model() {
             let (episode, length) = (model.episode, f64::from(model.episode_len));
             let end = config.run.steps.min(start + model.episode_len);
             let mut messages = Vec::new();
+            let (mut mean, mut honest) = (DMatrix::zeros(D, D), 0.0);
             for (device, corrupted) in devices.iter_mut().zip(&corrupted) {
                 let fakes = *corrupted && config.attack == Attack::FakeParameter;
                 let attacked = *corrupted && config.attack == Attack::Intermittent && attackers.next_u32() >> 31 == 0;
+                if !corrupted && !device.is_present(config, start) {
+                    device.sit_out(&world, start..end);
+                    continue;
+                }
                 let (lost, gram, sum) = device.run(&world, &model, start..end, fakes);
                 regret += if attacked { 0.0 } else { lost };
-                messages.push((attacked, gram, sum));
+                if !corrupted {
+                    mean += &gram;
+                    honest += 1.0;
+                }
+                messages.push((AgentId(device.number as u32), attacked, gram, sum));
             }
-            let honest = messages.iter().zip(&corrupted).filter(|(_, corrupted)| !**corrupted);
-            let mean = honest.map(|((_, gram, _), _)| gram).sum::<DMatrix<f64>>() / 7.0;
+            mean /= honest;
             let forged = DVector::from_column_slice(&world.theta(end)).normalize() * (-10.0 * length);
-            for (agent, (attacked, gram, sum)) in (0..).map(AgentId).zip(&messages) {
+            received += messages.len() as u64;
+            for (agent, attacked, gram, sum) in &messages {
                 let (gram, sum) = if *attacked { (&mean, &forged) } else { (gram, sum) };
-                controller.receive_matrix(agent, episode, gram.as_slice(), sum.as_slice()).unwrap();
+                controller.receive_matrix(*agent, episode, gram.as_slice(), sum.as_slice()).unwrap();
             }
             controller.close_episode().unwrap();
             start = end;
         }
-        regret
+        (regret, received)
     }
 
     /// A configuration with a θ* that turns by a right angle, and a half-life.
@@ -442,14 +516,55 @@ mod tests {
     fn robust_regret_covers_all_steps_that_are_not_attacked() {
         let attacks = [Attack::Intermittent, Attack::FakeParameter];
         let constant = attacks.map(|attack| config(AggregatorName::GeometricMedian, attack));
-        for config in constant.clone().into_iter().chain(constant.map(drifting)) {
-            let attack = config.attack;
+        let drifting = constant.clone().map(drifting);
+        for config in constant.into_iter().chain(drifting).flat_map(with_each_participation) {
+            let name = format!("{}, {}", config.attack, config.participation);
             let outcome = simulate(&config, &Logs::new(), SEED, &|_| {}).unwrap();
-            let expected = naive_robust_regret(&config);
+            let (expected, messages) = naive_robust_regret(&config);
             let relative = outcome.robust_regret / expected - 1.0;
-            assert!(relative.abs() < 1e-6, "{attack}: got {}, expected {expected}", outcome.robust_regret);
-            assert!(outcome.regret < 0.95 * expected, "{attack}: attacked agents have unattacked steps");
+            assert!(relative.abs() < 1e-6, "{name}: got {}, expected {expected}", outcome.robust_regret);
+            assert!(outcome.regret < 0.95 * expected, "{name}: attacked agents have unattacked steps");
+            let bytes = messages * plain_frame_len(D) as u64;
+            assert_eq!((outcome.bytes_up, outcome.bytes_down), (bytes, bytes), "{name}");
         }
+    }
+
+    fn with_each_participation(config: SimulationConfig) -> impl Iterator<Item = SimulationConfig> {
+        Participation::ALL
+            .iter()
+            .map(move |participation| SimulationConfig { participation: *participation, ..config.clone() })
+    }
+
+    /// Regret and R_T as they were before devices could be absent.
+    #[test]
+    fn devices_that_are_always_present_have_their_former_regret() {
+        use AggregatorName::{GeometricMedian, Solo, WhitenedFilter};
+        for (aggregator, attack, regret, robust_regret) in [
+            (WhitenedFilter, Attack::Optimal, 46.518_477_586_472_44, 46.518_477_586_472_44),
+            (GeometricMedian, Attack::Collude, 37.061_925_492_948_44, 37.061_925_492_948_44),
+            (Solo, Attack::FakeParameter, 61.158_830_980_100_07, 248.752_630_936_571_96),
+            (WhitenedFilter, Attack::HostileController, 336.616_918_209_835_7, 336.616_918_209_835_7),
+        ] {
+            let outcome = simulate(&config(aggregator, attack), &Logs::new(), SEED, &|_| {}).unwrap();
+            assert!((outcome.regret / regret - 1.0).abs() < 1e-9, "{aggregator}, {attack}: {}", outcome.regret);
+            assert!((outcome.robust_regret / robust_regret - 1.0).abs() < 1e-9, "{aggregator}, {attack}");
+        }
+    }
+
+    /// By the trace, which has all 14 episodes here.
+    #[test]
+    fn width_ratio_share_is_that_of_all_models_after_the_first() {
+        let collude = config(AggregatorName::Mean, Attack::ALittleIsEnough);
+        let mut shares = Vec::new();
+        for config in [drifting(collude.clone()), collude] {
+            let outcome = simulate(&config, &Logs::new(), SEED, &|_| {}).unwrap();
+            let ratios: Vec<f64> = outcome.trace[1..].iter().map(|trace| trace.width_ratio.unwrap()).collect();
+            assert_eq!(ratios.len() as u32 + 1, config.resolve().controller_config().unwrap().episodes.count());
+            let share = ratios.iter().filter(|ratio| **ratio > 1.0).count() as f64 / ratios.len() as f64;
+            assert_eq!(outcome.width_ratio_share, Some(share));
+            shares.push(share);
+        }
+        assert!(shares.iter().any(|share| *share > 0.0 && *share < 1.0), "{shares:?}");
     }
 
     /// Ridge regression by its definition, with β of Abbasi-Yadkori et al. Corrupted agents, whose rewards are faked, do not
@@ -459,7 +574,9 @@ mod tests {
         let constant = config(AggregatorName::Solo, Attack::FakeParameter);
         let (largest, last) = assert_solo_width_ratio(&constant);
         assert!(last < 0.95 * largest, "the last models do not have the largest ratio: {last}");
-        assert_solo_width_ratio(&drifting(constant));
+        for config in [constant.clone(), drifting(constant)].into_iter().flat_map(with_each_participation) {
+            assert_solo_width_ratio(&config);
+        }
     }
 
     /// Returns the largest ratio of all models, and that of the last ones.
@@ -468,6 +585,7 @@ mod tests {
         let half_life = config.run.forget.map_or(f64::INFINITY, f64::from);
         let episodes = config.resolve().controller_config().unwrap().episodes;
         let (mut largest, mut largest_of_last) = (0.0_f64, 0.0_f64);
+        let (mut measured, mut above) = (0.0, 0.0);
         let honest =
             NaiveDevice::fleet(10).into_iter().zip(corrupted(config, SEED)).filter(|(_, corrupted)| !corrupted);
         for (mut device, _) in honest {
@@ -486,12 +604,19 @@ mod tests {
                 let ratio = error.dot(&(&design * &error)).sqrt() / beta;
                 if k > 1 {
                     largest = largest.max(ratio);
+                    measured += 1.0;
+                    above += if ratio > 1.0 { 1.0 } else { 0.0 };
                 }
                 if k == episodes.count() {
                     largest_of_last = largest_of_last.max(ratio);
                 }
                 let parameters = ModelParameters::new(&theta, &design, beta).unwrap();
                 let end = config.run.steps.min(start + episodes.length(k));
+                if !device.is_present(config, start) {
+                    device.sit_out(&world, start..end);
+                    start = end;
+                    continue;
+                }
                 let model = parameters.model(k, episodes.length(k), Rewards::Unbounded);
                 let (_, gram, feature_sum) = device.run(&world, &model, start..end, false);
                 messages.push((end, gram, feature_sum));
@@ -501,6 +626,7 @@ mod tests {
         let outcome = simulate(config, &Logs::new(), SEED, &|_| {}).unwrap();
         let ratio = outcome.width_ratio_max.unwrap();
         assert!((ratio / largest - 1.0).abs() < 1e-3, "got {ratio}, expected {largest}");
+        assert_eq!(outcome.width_ratio_share, Some(above / measured));
         (largest, largest_of_last)
     }
 }

@@ -6,8 +6,8 @@ use fedbandit::aggregate::Mean;
 use fedbandit::algorithm::{Calibrated, Level, PaperRule, Rule};
 use fedbandit::config::{AggregatorName, RewardKind, RunConfig, ScheduleName};
 use fedbandit::simulation::{
-    Attack, DIMENSIONS, Environment, GuardName, Job, Log, Logs, Outcome, SimulationConfig, run_all, simulate,
-    simulate_rule,
+    Attack, DIMENSIONS, Environment, GuardName, Job, Log, Logs, Outcome, Participation, SimulationConfig, run_all,
+    simulate, simulate_rule,
 };
 use fedbandit_core::wire::{Channel, Identity, Message};
 use fedbandit_core::{Agent, Prior, Rewards};
@@ -143,6 +143,7 @@ fn reruns_on_any_number_of_threads_give_the_same_bytes() {
     };
     let configs = [
         SimulationConfig { attack: Attack::Adaptive, ..small() },
+        SimulationConfig { attack: Attack::Optimal, participation: Participation::Sleepy, ..small() },
         SimulationConfig {
             attack: Attack::FakeParameter,
             ..of(RunConfig { aggregator: AggregatorName::Solo, ..few() })
@@ -162,13 +163,17 @@ fn reruns_on_any_number_of_threads_give_the_same_bytes() {
 }
 
 /// All rules have the same decision sets, and so the same regret of random choices, bit by bit. This includes the oracles,
-/// which have honest agents only.
+/// which have honest agents only, and devices that are absent at times.
 #[test]
 fn all_aggregators_have_the_same_draws() {
+    Participation::ALL.iter().copied().for_each(assert_same_draws);
+}
+
+fn assert_same_draws(participation: Participation) {
     let jobs: Vec<Job> = AggregatorName::ALL
         .iter()
         .map(|aggregator| of(RunConfig { aggregator: *aggregator, first_episodes: Some(1), ..few() }))
-        .map(|config| Job { config: SimulationConfig { corrupt: 0.2, ..config }, seed: 8 })
+        .map(|config| Job { config: SimulationConfig { corrupt: 0.2, participation, ..config }, seed: 8 })
         .collect();
     let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
     let randoms: BTreeSet<u64> = outcomes.iter().map(|outcome| outcome.regret_random.to_bits()).collect();
@@ -282,6 +287,8 @@ fn all_combinations_give_finite_regret() {
         Environment::Shared,
         Environment::Drifting,
         Environment::DriftingTheta,
+        Environment::Unequal,
+        Environment::Mixture,
     ] {
         for rewards in [RewardKind::Gaussian(0.5), RewardKind::Bounded] {
             jobs.push(SimulationConfig { environment: environment.clone(), ..of(RunConfig { rewards, ..few() }) });
@@ -290,6 +297,20 @@ fn all_combinations_give_finite_regret() {
     for aggregator in AggregatorName::ALL {
         let run = RunConfig { aggregator: *aggregator, forget: Some(40), ..few() };
         jobs.push(SimulationConfig { attack: Attack::Optimal, corrupt: 0.25, ..of(run) });
+    }
+    for participation in Participation::ALL.iter().copied() {
+        let jobs_of = |attack: &Attack| {
+            let run = RunConfig { aggregator: AggregatorName::WhitenedFilter, ..few() };
+            let guards = [GuardName::Off, GuardName::Untrusting].into_iter();
+            let of = move |guard| SimulationConfig { attack: *attack, participation, guard: Some(guard), ..of(run) };
+            guards.map(of).collect::<Vec<_>>()
+        };
+        jobs.extend(Attack::ALL.iter().flat_map(jobs_of));
+        for aggregator in [AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans] {
+            let (rewards, privacy) = (RewardKind::Bounded, Some("4,1e-6".parse().unwrap()));
+            let run = RunConfig { aggregator, rewards, privacy, ..few() };
+            jobs.push(SimulationConfig { corrupt: 0.2, participation, ..of(run) });
+        }
     }
     jobs.extend(DIMENSIONS.iter().map(|dim| of(RunConfig { dim: *dim, steps: 64, ..few() })));
     let jobs: Vec<Job> = jobs.into_iter().map(|config| Job { config, seed: 6 }).collect();

@@ -71,7 +71,7 @@ th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #8883}th:fir
 .scroll{overflow-x:auto}svg{width:100%;height:auto}code{font-size:.9em}small{opacity:.75}";
 
 const GLOSSARY: &str = "\
-<p><small><b>regret/agent</b>: cumulative pseudo-regret per honest agent. <b>of random</b>: regret relative to uniformly random \
+<p><small><b>regret/agent</b>: cumulative pseudo-regret per honest agent, over the steps at which it was present. <b>of random</b>: regret relative to uniformly random \
 choices on the same decision sets. <b>late</b>: the same over the second half of the steps. <b>of oracle</b>: regret relative \
 to the mean over the honest agents only, on the same draws. <b>width ratio</b>: the largest \
 ‖θ<sub>k</sub> − θ*‖<sub>Λ</sub>/β<sub>k</sub>; above 1 the confidence region missed θ*. <b>rejected</b>: messages that \

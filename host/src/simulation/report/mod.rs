@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::config::ScheduleName;
-use crate::simulation::{Outcome, SimulationConfig};
+use crate::simulation::{Outcome, Participation, SimulationConfig};
 
 /// A finished run, with everything needed to reproduce it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,6 +112,9 @@ fn describe_without(config: &SimulationConfig, keys: &[&str]) -> String {
         let _ = write!(text, ", {} corrupted", config.corrupted());
     }
     let _ = write!(text, " ({})", config.attack);
+    if config.participation != Participation::Always {
+        let _ = write!(text, ", participation {}", config.participation);
+    }
     if run.schedule == ScheduleName::Theorem {
         text.push_str(", schedule of the theorem");
     }
@@ -126,8 +129,19 @@ fn describe_without(config: &SimulationConfig, keys: &[&str]) -> String {
 
 /// Returns the keys in which some records differ and that [`describe`] omits.
 fn omitted_keys(records: &[&Record]) -> Vec<String> {
-    const DESCRIBED: [&str; 10] =
-        ["agents", "aggregator", "attack", "corrupt", "dim", "environment", "forget", "privacy", "schedule", "steps"];
+    const DESCRIBED: [&str; 11] = [
+        "agents",
+        "aggregator",
+        "attack",
+        "corrupt",
+        "dim",
+        "environment",
+        "forget",
+        "participation",
+        "privacy",
+        "schedule",
+        "steps",
+    ];
     let configs: Vec<Value> =
         records.iter().map(|record| serde_json::to_value(&record.config).unwrap_or_default()).collect();
     let Some(Value::Object(first)) = configs.first() else { return Vec::new() };
