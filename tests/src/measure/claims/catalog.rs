@@ -222,7 +222,14 @@ pub(super) const CLAIMS: [Claim; 19] = [
         title: "Guarded devices under every attack",
         statement: "100 agents, 30 % of them corrupted, with `whitened-filter`; below, the paper's rule, for which the guard is off by \
                     default. Totals of devices that learn alone, of unguarded and of guarded ones. \"Ratio\" is the regret of guarded \
-                    devices relative to the smaller of the other two, with a 95 % interval over paired seeds.",
+                    devices relative to the smaller of the other two, with a 95 % interval over paired seeds: five, and twenty where a cell \
+                    is close to its limit.\n\n\
+                    The limit of single cells is missed where `optimal`, which knows the guard, causes alarms. Its models stay within their \
+                    width, but predict the rewards of the actions played worse than a device's own data do. The device then learns alone \
+                    for some time, and still loses less than one that is always alone. A test that allowed for the declared width would \
+                    raise no such alarm, but would leave more room to a majority and to a hostile controller. The limit of the width in use \
+                    is missed since the own ellipsoid of each device is wrong with a probability of up to 0.1, and many devices are \
+                    measured.",
         grid: include_str!("../../../claims/guard.toml"),
         checks: guard::checks,
         table: guard::table,
@@ -230,7 +237,9 @@ pub(super) const CLAIMS: [Claim; 19] = [
     Claim {
         name: "majority",
         title: "Guarded devices among a majority of corrupted ones",
-        statement: "50 agents. No rule has a guarantee here. The ratio is relative to devices that learn alone.",
+        statement: "50 agents. No rule has a guarantee here. The ratio is relative to devices that learn alone. On `skew`, attackers that \
+                    know the guard slightly exceed the limit. The prediction test needs data to notice a lie, and `skew` has directions that \
+                    are rarely explored.",
         grid: include_str!("../../../claims/majority.toml"),
         checks: guard::majority_checks,
         table: guard::table,
