@@ -114,7 +114,7 @@ fn cut(units: &Units, largest: usize) -> Option<DMatrix<f64>> {
             let middle = f64::midpoint(low, high);
             *if balanced(middle) { &mut low } else { &mut high } = middle;
         }
-        factor = factor * (DMatrix::identity(units.d, units.d) - &q * q.transpose() * (1.0 - (low / 2.0).exp()));
+        factor *= DMatrix::identity(units.d, units.d) - &q * q.transpose() * (1.0 - (low / 2.0).exp());
         taken.push(q);
     }
     (!taken.is_empty()).then_some(factor)
