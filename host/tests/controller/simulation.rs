@@ -178,10 +178,12 @@ fn assert_same_draws(participation: Participation) {
     let outcomes = run_all(&jobs, &Logs::new(), &|_| {}, &|_, _| {}).unwrap();
     let randoms: BTreeSet<u64> = outcomes.iter().map(|outcome| outcome.regret_random.to_bits()).collect();
     assert_eq!(randoms.len(), 1);
-    // Whitened rules have their own oracle.
-    for (oracle, whitened) in [("oracle", false), ("whitened-oracle", true)] {
+    // Rules beyond the paper have their own oracle.
+    let is_beyond =
+        |outcome: &Outcome| ["whitened-filter", "whitened-oracle", "capped-filter"].contains(&&*outcome.aggregator);
+    for (oracle, beyond) in [("oracle", false), ("whitened-oracle", true)] {
         let regret = outcomes.iter().find(|outcome| outcome.aggregator == oracle).unwrap().regret;
-        let compared = outcomes.iter().filter(|outcome| outcome.aggregator.starts_with("whitened") == whitened);
+        let compared = outcomes.iter().filter(|outcome| is_beyond(outcome) == beyond);
         assert!(compared.map(|outcome| outcome.regret_oracle).all(|reference| reference == Some(regret)));
     }
 }
