@@ -190,76 +190,117 @@ pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
     ));
 }
 
-/// Capped information of units, in the coordinates of the cap ([`cap`]).
-pub(super) struct CappedRows<'a> {
-    /// D, in the scaled packing.
-    pub(super) information: &'a mut [f64],
-    /// D − D², in the scaled packing.
-    pub(super) noise: &'a mut [f64],
-    /// b = (I − D)y.
-    pub(super) sums: &'a mut [f64],
-    /// bᵀD⁻¹b.
-    pub(super) squares: &'a mut [f64],
-}
-
-/// Computes D = I − (I + W)⁻¹ of each W = L⁻¹VL⁻ᵀ + `prior`, and what follows from it and y = L⁻¹v. All matrices are in the
-/// scaled packing.
-pub(super) fn cap(whitened: &[f64], sums: &[f64], prior: &[f64], d: usize, rows: CappedRows<'_>) {
+/// Computes D = I − (I + W)⁻¹ of each W = L⁻¹VL⁻ᵀ + `prior`. All matrices are in the scaled packing.
+pub(super) fn cap(whitened: &[f64], prior: &[f64], d: usize, information: &mut [f64]) {
     let p = packed_len(d);
-    let [mut packed, mut noise, mut full, mut factor] = [p, p, d * d, d * d].map(|length| vec![ZERO; length]);
-    let [mut y, mut own] = [d, d].map(|length| vec![ZERO; length]);
-    let CappedRows { information, noise: noises, sums: capped, squares } = rows;
+    let [mut packed, mut full, mut inverse] = [p, d * d, d * d].map(|length| vec![ZERO; length]);
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            let blocks = whitened.chunks(LANES * p).zip(sums.chunks(LANES * d));
-            let outputs = information.chunks_mut(LANES * p).zip(noises.chunks_mut(LANES * p));
-            let vectors = capped.chunks_mut(LANES * d).zip(squares.chunks_mut(LANES));
-            for (((whitened, sums), (information, noises)), (capped, squares)) in blocks.zip(outputs).zip(vectors) {
-                transpose(whitened, p, &mut packed);
-                transpose(sums, d, &mut y);
-                for (lanes, prior) in packed.iter_mut().zip(prior) {
-                    lanes.0.iter_mut().for_each(|lane| *lane += prior);
-                }
+            for (whitened, information) in whitened.chunks(LANES * p).zip(information.chunks_mut(LANES * p)) {
+                add_prior(whitened, prior, &mut packed);
                 unpack(&packed, &mut full, d);
-                // W⁻¹y, the own estimate.
-                factor.copy_from_slice(&full);
-                factorise(&mut factor, d);
-                own.copy_from_slice(&y);
-                solve(&factor, &mut own, d);
-                for i in 0..d {
-                    full[i * d + i].0.iter_mut().for_each(|lane| *lane += 1.0);
-                }
-                factorise(&mut full, d);
-                invert(&mut full, &mut factor, d);
-                let mut square = ZERO;
-                for (i, own) in own.iter().enumerate() {
-                    let mut sum = ZERO;
-                    (0..d).for_each(|j| sum.add_product(&factor[i * d + j], &y[j]));
-                    square.add_product(&sum, own);
-                    full[i] = sum;
-                }
-                transpose_back(&full[..d], capped, d);
-                squares.iter_mut().zip(square.0).for_each(|(to, square)| *to = square);
+                uncapped(&mut full, &mut inverse, d);
                 let mut place = 0;
                 for i in 0..d {
                     for j in i..d {
-                        // B and B − B², for B = I − D.
-                        let (b, mut squared) = (factor[i * d + j], ZERO);
-                        (0..d).for_each(|k| squared.add_product(&factor[i * d + k], &factor[j * d + k]));
                         let (scale, one) = if i == j { (1.0, 1.0) } else { (SQRT_2, 0.0) };
                         for l in 0..LANES {
-                            packed[place].0[l] = scale * (one - b.0[l]);
-                            noise[place].0[l] = scale * (b.0[l] - squared.0[l]);
+                            packed[place].0[l] = scale * (one - inverse[i * d + j].0[l]);
                         }
                         place += 1;
                     }
                 }
                 transpose_back(&packed, information, p);
-                transpose_back(&noise, noises, p);
             }
         },
     ));
+}
+
+/// What [`capped_sums`] computes of each unit, with B = (I + W)⁻¹.
+pub(super) struct CappedSums<'a> {
+    /// B − BMMᵀB, in the scaled packing.
+    pub(super) noise: &'a mut [f64],
+    /// b = By.
+    pub(super) sums: &'a mut [f64],
+    /// bᵀ(I − B)⁻¹b.
+    pub(super) squares: &'a mut [f64],
+}
+
+/// Computes sums and noise of each unit from W = L⁻¹VL⁻ᵀ + `prior`, y = L⁻¹v and a lower triangular matrix M, row by row.
+pub(super) fn capped_sums(whitened: &[f64], sums: &[f64], prior: &[f64], root: &[f64], rows: CappedSums<'_>) {
+    let d = root.len().isqrt();
+    let p = packed_len(d);
+    let [mut packed, mut full, mut inverse] = [p, d * d, d * d].map(|length| vec![ZERO; length]);
+    let [mut y, mut own] = [d, d].map(|length| vec![ZERO; length]);
+    let CappedSums { noise, sums: capped, squares } = rows;
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            let blocks = whitened.chunks(LANES * p).zip(sums.chunks(LANES * d));
+            let outputs = noise.chunks_mut(LANES * p).zip(capped.chunks_mut(LANES * d).zip(squares.chunks_mut(LANES)));
+            for ((whitened, sums), (noise, (capped, squares))) in blocks.zip(outputs) {
+                add_prior(whitened, prior, &mut packed);
+                transpose(sums, d, &mut y);
+                unpack(&packed, &mut full, d);
+                // W⁻¹y, the own estimate.
+                inverse.copy_from_slice(&full);
+                factorise(&mut inverse, d);
+                own.copy_from_slice(&y);
+                solve(&inverse, &mut own, d);
+                uncapped(&mut full, &mut inverse, d);
+                let mut square = ZERO;
+                for (i, own) in own.iter().enumerate() {
+                    let mut sum = ZERO;
+                    (0..d).for_each(|j| sum.add_product(&inverse[i * d + j], &y[j]));
+                    square.add_product(&sum, own);
+                    full[i] = sum;
+                }
+                transpose_back(&full[..d], capped, d);
+                squares.iter_mut().zip(square.0).for_each(|(to, square)| *to = square);
+                // BM.
+                for i in 0..d {
+                    for k in 0..d {
+                        let mut sum = ZERO;
+                        (k..d).for_each(|j| sum.add(root[j * d + k], &inverse[i * d + j]));
+                        full[i * d + k] = sum;
+                    }
+                }
+                let mut place = 0;
+                for i in 0..d {
+                    for j in i..d {
+                        let (b, mut squared) = (inverse[i * d + j], ZERO);
+                        (0..d).for_each(|k| squared.add_product(&full[i * d + k], &full[j * d + k]));
+                        let scale = if i == j { 1.0 } else { SQRT_2 };
+                        for l in 0..LANES {
+                            packed[place].0[l] = scale * (b.0[l] - squared.0[l]);
+                        }
+                        place += 1;
+                    }
+                }
+                transpose_back(&packed, noise, p);
+            }
+        },
+    ));
+}
+
+/// Transposes a block of packed matrices and adds the same matrix to each.
+#[inline(always)]
+fn add_prior(whitened: &[f64], prior: &[f64], packed: &mut [Lanes]) {
+    transpose(whitened, prior.len(), packed);
+    for (lanes, prior) in packed.iter_mut().zip(prior) {
+        lanes.0.iter_mut().for_each(|lane| *lane += prior);
+    }
+}
+
+/// Computes (I + W)⁻¹. Overwrites W.
+#[inline(always)]
+fn uncapped(full: &mut [Lanes], inverse: &mut [Lanes], d: usize) {
+    for i in 0..d {
+        full[i * d + i].0.iter_mut().for_each(|lane| *lane += 1.0);
+    }
+    factorise(full, d);
+    invert(full, inverse, d);
 }
 
 /// Replaces positive definite matrices by their Cholesky factors L, with the reciprocal diagonal. The upper triangle keeps its

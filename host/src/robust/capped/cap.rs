@@ -122,9 +122,8 @@ fn cut(units: &Units, largest: usize) -> Option<DMatrix<f64>> {
 
 /// Returns the directions from which the search starts: the eigenvectors of mean D² − (mean D)².
 fn starts(units: &Units) -> Vec<DVector<f64>> {
-    let equal = vec![1.0 / units.len() as f64; units.len()];
-    let (mean, noise) = (units.total(&equal), weighted(&units.noise, &equal, units.d));
-    let spread = symmetrised(&mean - noise - &mean * &mean);
+    let mean = units.total(&vec![1.0 / units.len() as f64; units.len()]);
+    let spread = symmetrised(units.mean_square() - &mean * &mean);
     symmetric::eigenpairs(&spread).into_iter().map(|(_, q)| q).collect()
 }
 

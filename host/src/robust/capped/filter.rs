@@ -36,6 +36,8 @@ pub(super) struct Fit {
     pub(super) relative: DMatrix<f64>,
     /// Weight that the filter removed after the gate.
     pub(super) taken: f64,
+    /// Largest share of the ⌊an⌋ largest claims in all claims, along directions in which the filter lowered weights; at least a.
+    pub(super) share: f64,
 }
 
 /// Returns φ⁰ = argmin Σ‖D_i^{−1/2}(b_i − D_iφ)‖, by iteratively reweighted least squares.
@@ -58,7 +60,7 @@ fn solution(units: &Units, weights: &[f64]) -> Option<DVector<f64>> {
     Some(units.total(weights).cholesky()?.solve(&DVector::from_vec(weighted_rows(&units.sums, weights))))
 }
 
-fn fit(units: &Units, weights: &[f64], near: f64, noise: f64) -> Option<Fit> {
+fn fit(units: &Units, weights: &[f64], (near, share): (f64, f64), noise: f64) -> Option<Fit> {
     let weight: f64 = weights.iter().sum();
     let phi = solution(units, weights)?;
     let (_, _, squares) = kernel::moments(&units.residuals(&phi), weights, &vec![0.0; units.d]);
@@ -67,7 +69,7 @@ fn fit(units: &Units, weights: &[f64], near: f64, noise: f64) -> Option<Fit> {
     let expected = symmetric::shifted(&expected, LEAST_NOISE * noise * noise);
     let root = power(&expected, -0.5);
     let relative = symmetrised(&root * symmetric::matrix(&squares, units.d) * &root / weight);
-    Some(Fit { phi, weights: weights.to_vec(), weight, expected, relative, taken: near - weight })
+    Some(Fit { phi, weights: weights.to_vec(), weight, expected, relative, taken: near - weight, share })
 }
 
 /// Returns A^x for a positive definite A.
@@ -87,15 +89,17 @@ pub(super) fn filter(units: &Units, start: &DVector<f64>, a: f64, noise: f64) ->
     let mut weights: Vec<f64> = units.distances_squared(start).into_iter().map(inside).collect();
     let near: f64 = weights.iter().sum();
     let least = (n * (1.0 - 2.0 * a)).max(n / 4.0).min(near / 2.0);
+    let mut share = a;
     let mut best: Option<(f64, Fit)> = None;
     for _ in 0..MAX_PASSES {
-        let fit = fit(units, &weights, near, noise)?;
+        let fit = fit(units, &weights, (near, share), noise)?;
         let (value, direction) = largest_eigenpair(&fit.relative);
         if value <= limit(d, fit.weight) {
             return Some(fit);
         }
         let second = largest_eigenpair(&(&fit.relative - &direction * direction.transpose() * value)).0;
         let line = Line::new(units, &fit, &(power(&fit.expected, -0.5) * direction), noise);
+        share = line.share((a * n).floor() as usize).max(share);
         let relative = value / edge(d, fit.weight);
         if best.as_ref().is_none_or(|(least, _)| relative < *least) {
             best = Some((relative, fit));
@@ -130,6 +134,13 @@ impl Line {
         let slope = weighted_median(slopes.map(|(deviation, claim)| (deviation / claim, *claim)).collect());
         deviations.iter_mut().zip(&claims).for_each(|(deviation, claim)| *deviation -= slope * claim);
         Self { deviations, claims, variances }
+    }
+
+    /// Returns the share of the largest claims in the sum of all.
+    fn share(&self, largest: usize) -> f64 {
+        let mut claims = self.claims.clone();
+        claims.sort_unstable_by(|a, b| b.total_cmp(a));
+        claims[..largest].iter().sum::<f64>() / claims.iter().sum::<f64>().max(f64::MIN_POSITIVE)
     }
 
     /// Lowers weights, most for units farthest from the centre, until the variance along q is at most `limit(W)` times the
@@ -183,7 +194,8 @@ mod tests {
         let mut streams = draws.fleet(n, d, |i| 10 + i);
         (0..15).for_each(|liar| streams.add(liar, &vec![0.0; streams.gram.dimension()], &vec![30.0; d]));
         let mut units = Units::default();
-        Cap::default().apply(&mut units, &streams, 0.3).unwrap();
+        let frame = Cap::default().apply(&mut units, &streams, 0.3).unwrap();
+        units.complete(&streams, &frame, 0.1).unwrap();
         let objective = |phi: &DVector<f64>| {
             let smoothed = |square: f64| (square + (SMOOTHING * 0.5_f64).powi(2)).sqrt();
             units.distances_squared(phi).into_iter().map(smoothed).sum::<f64>()

@@ -61,6 +61,10 @@ const LEAST_CORRUPTION: f64 = 0.05;
 /// Least mean information in any direction, relative to C, that the width assumes.
 const LEAST_INFORMATION: f64 = 1e-4;
 
+/// Share of the corrupted units' excess of claims by which the filter's effect is larger than if all units claimed the same.
+/// At 0 the width is too small where claims are unequal and the filter removes much; at 1 it is twice as large as it need be.
+const UNEQUAL: f64 = 0.5;
+
 /// Maximum number of turns in the search for a direction with the least information.
 const TURNS: usize = 4;
 
@@ -113,6 +117,7 @@ impl Capped {
         let Assumptions { noise, theta_bound, .. } = self.assumptions;
         let Self { cap, units, .. } = self;
         let frame = cap.apply(units, streams, corruption)?;
+        units.complete(streams, &frame, LAMBDA * (theta_bound / noise).powi(2))?;
         let start = start(units, noise)?;
         let fit = filter(units, &start, corruption, noise)?;
         let width = self.width(&frame, &fit, corruption)?;
@@ -130,15 +135,29 @@ impl Capped {
 
     /// Returns the ellipsoid of φ* − φ.
     ///
-    /// With means over the weights, J(φ* − φ) = −ξ̄ + λL⁻¹θ* − ζ, where J is the mean of honest D_i, ξ̄ that of honest noise,
-    /// and ζ that of the residuals of corrupted units. By the Cauchy–Schwarz inequality ζζᵀ ⪯ ε/(1 − ε)·(Z − (1 − ε)Z_H), for
-    /// the second moments Z of all residuals and Z_H of honest ones.
+    /// As Σw_i(b_i − D_iφ) = 0, with means over the weights of honest units
+    ///
+    /// ```text
+    /// J(φ* − φ) = −ξ̄ + λ(I − J)L⁻¹θ* − ζ,
+    /// ```
+    ///
+    /// where J is the mean of D_i, ξ̄ that of noise, and ζ = Σw_i(b_i − D_iφ)/Σ_Hw_i over corrupted units. Let ε be their share
+    /// of the weight, Z the second moment of all residuals and Z_H the covariance of honest ones. Then
+    ///
+    /// ```text
+    /// ζζᵀ ⪯ ε/(1 − ε)·(Z − (1 − ε)Z_H).
+    /// ```
+    ///
+    /// *Proof.* With s = (1 − ε)ζ, corrupted units have the mean s/ε and honest ones −s/(1 − ε). So
+    /// Z ⪰ (1 − ε)Z_H + ssᵀ/(1 − ε) + ssᵀ/ε = (1 − ε)Z_H + (1 − ε)/ε·ζζᵀ. ∎
+    ///
+    /// J is replaced by a lower bound ([`least`]), which is larger in both of its places.
     fn width(&self, frame: &Frame, fit: &Fit, a: f64) -> Option<DMatrix<f64>> {
         let Assumptions { noise, theta_bound, forgetting, .. } = self.assumptions;
         let (d, n) = (self.units.d as f64, self.units.len() as f64);
         let honest = (1.0 - a) * n;
         let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
-        let FilterEffect { liars, shift, variance } = filter_effect(a, n, d, fit.taken);
+        let FilterEffect { liars, shift, variance } = filter_effect(a + UNEQUAL * (fit.share - a), n, d, fit.taken);
         let [root, inverse] = [0.5, -0.5].map(|exponent| power(&fit.expected, exponent));
         // Corrupted units may claim noise that honest ones do not have.
         let dropped = liars * fit.weight;
@@ -147,8 +166,9 @@ impl Capped {
         let hidden = positive_part(&symmetrised(&fit.relative - shown)) * (liars / (1.0 - liars));
         let hidden = symmetrised(&root * hidden * &root);
         let spread = &fit.expected * ((d.sqrt() + TAIL) / honest.sqrt() + shift).powi(2);
-        let bias = &frame.prior * (LAMBDA * theta_bound.powi(2));
         let information = least(&self.units.information, &fit.weights, dropped, self.units.d);
+        let unknown = DMatrix::identity(self.units.d, self.units.d) - &information;
+        let bias = symmetrised(&unknown * &frame.prior * &unknown) * (LAMBDA * theta_bound.powi(2));
         let inverse = symmetric::shifted(&information, LEAST_INFORMATION).cholesky()?.inverse();
         Some(symmetrised(&inverse * outer_sum(&[hidden, spread, bias]) * &inverse))
     }

@@ -1,5 +1,6 @@
 //! Units in the coordinates of the cap.
 
+use fedbandit_core::packed_len;
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
@@ -9,20 +10,33 @@ use super::LAMBDA;
 use crate::algorithm::Streams;
 use crate::math::symmetric;
 
-/// Capped information of all units: with C = LLᵀ, W_i = L⁻¹(V̂_i + λI)L⁻ᵀ and y_i = L⁻¹v̂_i,
+/// Maximum number of units of which squares are computed.
+const SAMPLE: usize = 512;
+
+/// Capped information of all units: with C = LLᵀ, W_i = L⁻¹(V̂_i + λI)L⁻ᵀ, B_i = (I + W_i)⁻¹ and y_i = L⁻¹v̂_i,
 ///
 /// ```text
-/// D_i = I − (I + W_i)⁻¹,   b_i = (I − D_i)y_i,   0 ⪯ D_i ⪯ I.
+/// D_i = I − B_i,   b_i = B_iy_i,   0 ⪯ D_i ⪯ I.
 /// ```
 ///
 /// D_i is the parallel sum of C and V̂_i + λI: the information of the unit, capped at C in every direction. At φ* = Lᵀθ* the
-/// residual b_i − D_iφ* of an honest unit has a second moment of at most R²(D_i − D_i²), if R² ≥ λS².
+/// residual of an honest unit is
+///
+/// ```text
+/// b_i − D_iφ* = B_iL⁻¹ξ_i − λB_iL⁻¹θ*.
+/// ```
+///
+/// Noise ξ_i has a covariance of at most R²V̂_i, and the second term is a bias. Together their second moment is at most
+///
+/// ```text
+/// R²B_iL⁻¹V̂_iL⁻ᵀB_i + λ²S²B_iL⁻¹L⁻ᵀB_i = R²(B_i − B_i(I + (1 − λS²/R²)λL⁻¹L⁻ᵀ)B_i).
+/// ```
 #[derive(Debug, Default)]
 pub(super) struct Units {
     pub(super) d: usize,
     /// All D_i, in the scaled packing.
     pub(super) information: Vec<f64>,
-    /// All D_i − D_i², in the scaled packing.
+    /// All second moments of residuals in units of R², in the scaled packing.
     pub(super) noise: Vec<f64>,
     /// All b_i.
     pub(super) sums: Vec<f64>,
@@ -33,10 +47,10 @@ pub(super) struct Units {
 }
 
 /// Coordinates of a cap C = LLᵀ.
-#[derive(Debug)]
 pub(super) struct Frame {
     /// L.
     pub(super) factor: DMatrix<f64>,
+    inverse: Inverse,
     /// λL⁻¹L⁻ᵀ.
     pub(super) prior: DMatrix<f64>,
 }
@@ -44,10 +58,10 @@ pub(super) struct Frame {
 impl Units {
     /// Returns the number of units.
     pub(super) fn len(&self) -> usize {
-        self.squares.len()
+        self.information.len() / packed_len(self.d)
     }
 
-    /// Expresses all units in the coordinates of a cap. `None` if the cap is not positive definite.
+    /// Computes the D_i of a cap. `None` if the cap is not positive definite.
     pub(super) fn at(&mut self, streams: &Streams, cap: &DMatrix<f64>) -> Option<Frame> {
         let (d, p, n) = (streams.dimension(), streams.gram.dimension(), streams.gram.len());
         let factor = cap.clone().cholesky()?.l();
@@ -56,25 +70,36 @@ impl Units {
         let prior = symmetrised(&rows * rows.transpose() * LAMBDA);
         let packed = pack(&prior);
         self.d = d;
-        for (values, length) in [(&mut self.information, p), (&mut self.noise, p), (&mut self.whitened, p)] {
+        self.information.resize(n * p, 0.0);
+        self.whitened.resize(n * p, 0.0);
+        let outputs = self.whitened.par_chunks_mut(CHUNK * p).zip(self.information.par_chunks_mut(CHUNK * p));
+        streams.gram.values().par_chunks(CHUNK * p).zip(outputs).for_each(|(grams, (whitened, information))| {
+            kernel::whiten(grams, whitened, &inverse);
+            kernel::cap(whitened, &packed, d, information);
+        });
+        Some(Frame { factor, inverse, prior })
+    }
+
+    /// Computes sums and noise in the coordinates of the last cap. `bias` is λS²/R².
+    pub(super) fn complete(&mut self, streams: &Streams, frame: &Frame, bias: f64) -> Option<()> {
+        let (d, p, n) = (streams.dimension(), streams.gram.dimension(), streams.gram.len());
+        let root = symmetric::shifted(&(&frame.prior * (1.0 - bias).max(0.0)), 1.0).cholesky()?.l();
+        let (packed, root, zero) = (pack(&frame.prior), root.transpose().as_slice().to_vec(), vec![0.0; d]);
+        for (values, length) in
+            [(&mut self.noise, p), (&mut self.sums, d), (&mut self.shifted, d), (&mut self.squares, 1)]
+        {
             values.resize(n * length, 0.0);
         }
-        for (values, length) in [(&mut self.sums, d), (&mut self.shifted, d), (&mut self.squares, 1)] {
-            values.resize(n * length, 0.0);
-        }
-        let zero = vec![0.0; d];
         let inputs =
             streams.gram.values().par_chunks(CHUNK * p).zip(streams.feature_sum.values().par_chunks(CHUNK * d));
-        let scratch = self.whitened.par_chunks_mut(CHUNK * p).zip(self.shifted.par_chunks_mut(CHUNK * d));
-        let matrices = self.information.par_chunks_mut(CHUNK * p).zip(self.noise.par_chunks_mut(CHUNK * p));
+        let scratch = self.whitened.par_chunks(CHUNK * p).zip(self.shifted.par_chunks_mut(CHUNK * d));
         let vectors = self.sums.par_chunks_mut(CHUNK * d).zip(self.squares.par_chunks_mut(CHUNK));
-        inputs.zip(scratch).zip(matrices.zip(vectors)).for_each(|(((grams, v), (whitened, y)), outputs)| {
-            kernel::whiten(grams, whitened, &inverse);
-            kernel::residuals(grams, v, y, &inverse, &zero);
-            let ((information, noise), (sums, squares)) = outputs;
-            kernel::cap(whitened, y, &packed, d, kernel::CappedRows { information, noise, sums, squares });
+        let outputs = self.noise.par_chunks_mut(CHUNK * p).zip(vectors);
+        inputs.zip(scratch).zip(outputs).for_each(|(((grams, v), (whitened, y)), (noise, (sums, squares)))| {
+            kernel::residuals(grams, v, y, &frame.inverse, &zero);
+            kernel::capped_sums(whitened, y, &packed, &root, kernel::CappedSums { noise, sums, squares });
         });
-        Some(Frame { factor, prior })
+        Some(())
     }
 
     /// Returns qᵀD_iq of each unit.
@@ -85,6 +110,17 @@ impl Units {
     /// Returns ΣD_i over all units with their weights.
     pub(super) fn total(&self, weights: &[f64]) -> DMatrix<f64> {
         weighted(&self.information, weights, self.d)
+    }
+
+    /// Returns the mean of D_i² over at most [`SAMPLE`] units.
+    pub(super) fn mean_square(&self) -> DMatrix<f64> {
+        let rows = self.information.chunks_exact(packed_len(self.d)).step_by(self.len().div_ceil(SAMPLE));
+        let mut sum = DMatrix::zeros(self.d, self.d);
+        let count = rows.len() as f64;
+        for matrix in rows.map(|row| symmetric::matrix(row, self.d)) {
+            sum += &matrix * &matrix;
+        }
+        sum / count
     }
 
     /// Returns b_i − D_iφ of all units.
@@ -182,6 +218,8 @@ pub(super) mod tests {
             let cap = symmetric::shifted(&(&root * root.transpose()), 0.5);
             let mut units = Units::default();
             let frame = units.at(&streams, &cap).unwrap();
+            let bias = 0.3;
+            units.complete(&streams, &frame, bias).unwrap();
             let phi = draws.vector(d);
             let (residuals, distances) = (units.residuals(&phi), units.distances_squared(&phi));
             for i in 0..n {
@@ -195,7 +233,10 @@ pub(super) mod tests {
                 let scale = parallel.norm();
                 assert!((&frame.factor * &information * frame.factor.transpose() - &parallel).norm() < 1e-9 * scale);
                 let noise = symmetric::matrix(&units.noise[i * units.noise.len() / n..][..pack(&cap).len()], d);
-                assert!((&information - &information * &information - noise).norm() < 1e-9);
+                // R²BL⁻¹VL⁻ᵀB + λ²S²BL⁻¹L⁻ᵀB in units of R².
+                let left = (DMatrix::identity(d, d) - &information) * frame.factor.clone().try_inverse().unwrap();
+                let explored = symmetric::shifted(&own, -LAMBDA * (1.0 - bias));
+                assert!((&left * explored * left.transpose() - noise).norm() < 1e-9);
                 // L(b − Dφ) = (C:V)(θ_i − θ), for θ_i = V⁻¹v and θ = L⁻ᵀφ.
                 let theta = frame.factor.tr_solve_lower_triangular(&phi).unwrap();
                 let apart = own.cholesky().unwrap().solve(&v) - theta;
