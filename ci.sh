@@ -117,7 +117,7 @@ step_miri() { # core under Miri
 
 step_setup() { setup_qemu && setup_broker; } # compilers, QEMU and an MQTT broker
 step_bench() { setup_host && cargo bench --locked -p fedbandit -p fedbandit-cli --bench '*' -- "$@"; } # benchmarks, on a quiet machine; --write: docs/benchmarks.md
-step_claims() { measure claims "$@"; } # an hour of simulations; --write: docs/simulation.md and README.md
+step_claims() { measure claims "$@"; } # two hours of simulations, resumable; --write: docs/simulation.md and README.md
 step_soak() { measure soak --seeds 10000 "$@" && measure storage "$@"; } # simulated fault scenarios, every disk operation; --write: docs/reliability.md
 step_abuse() { setup_broker && measure crash --kills 2000 "$@" && measure hostile --minutes 10 "$@"; } # kills, hostile devices; --write: docs/reliability.md
 step_fuzz() { measure fuzz --seconds 60 "$@"; } # a minute of libFuzzer per target; --write: docs/reliability.md, fuzz/corpus

@@ -13,7 +13,7 @@ use super::flags::{Flags, read_file};
 use super::{EXIT_CODES, Failure, VERSION, print_line, print_result, write_file};
 
 const HELP: &str = "\
-Without options, runs a demonstration: 100 agents, 30 of them colluding, with each of four aggregators. Its report also
+Without options, runs a demonstration: 100 agents, 30 of them colluding, with each of five aggregators. Its report also
 compares aggregators by the share of corrupted agents and by the privacy budget.
 
 Examples:
@@ -53,6 +53,9 @@ impl Args {
             read_file(file, &mut experiment)?;
         }
         self.flags.apply(&mut experiment)?;
+        if self.json {
+            experiment.aggregators.get_or_insert_with(|| vec![AggregatorName::RECOMMENDED]);
+        }
         let demonstration = self.config.is_none() && self.flags.is_empty() && !self.json;
         let mut jobs = experiment.jobs().map_err(|error| self.flags.invalid(self.config.as_deref(), error))?;
         let table = jobs.len();
@@ -83,6 +86,7 @@ fn corruption_jobs() -> Vec<Job> {
     let base = RunConfig { agents: 60, steps: 1024, ..RunConfig::default() };
     let aggregators = [
         AggregatorName::Oracle,
+        AggregatorName::RECOMMENDED,
         AggregatorName::GeometricMedian,
         AggregatorName::CoordinateMedian,
         AggregatorName::TrimmedMean,
@@ -107,7 +111,7 @@ fn privacy_jobs() -> Vec<Job> {
         design_corruption: Some(0.1),
         ..RunConfig::default()
     };
-    let aggregators = [AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans];
+    let aggregators = [AggregatorName::RECOMMENDED, AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans];
     let cell = |aggregator, mu: f64| {
         let privacy = format!("{mu},1e-6").parse().ok();
         let run = RunConfig { aggregator, privacy, ..base };

@@ -39,6 +39,9 @@ pub enum AggregatorName {
 }
 
 impl AggregatorName {
+    /// The recommended rule, and the default: for agents that may be absent, explore differently, or lie.
+    pub const RECOMMENDED: Self = Self::CappedFilter;
+
     /// Returns true if only honest agents take part.
     pub fn is_oracle(self) -> bool {
         matches!(self, Self::Oracle | Self::WhitenedOracle)
@@ -59,7 +62,7 @@ impl AggregatorName {
         }
         let reason = format!(
             "{self} needs the noise level of rewards; set rewards = \"gaussian:R\" for R-sub-Gaussian noise, \
-             or \"bounded\" if they are within [-1, 1]"
+             or \"bounded\" if they are within [-1, 1]; aggregator = \"geometric-median\" does not need it"
         );
         Err(ConfigError::new("rewards", reason))
     }

@@ -30,7 +30,7 @@ configuration! {
         /// Bound S on the norm of the true parameter; a simulation draws a parameter of this norm
         theta_norm: f64 = 1.0, "S";
         /// Aggregation rule of the controller
-        aggregator: AggregatorName = AggregatorName::GeometricMedian, "NAME";
+        aggregator: AggregatorName = AggregatorName::RECOMMENDED, "NAME";
         /// Corrupted share that widths, groups and trimming are designed for [default: 0.3; 0.25 for median-of-means]
         design_corruption: Option<f64> = None, "SHARE";
         /// Admission checks: paper, strict or drop [default: strict; drop for whitened rules without privacy]

@@ -81,11 +81,6 @@ impl ResolvedRun {
         if aggregator.is_whitened() && schedule == ScheduleName::Theorem {
             return fail("schedule", format!("no theorem covers {aggregator}; use calibrated"));
         }
-        if aggregator == AggregatorName::CappedFilter && self.config.privacy.is_some() {
-            let reason =
-                "capped-filter is not available with privacy; use geometric-median, median-of-means or whitened-filter";
-            return fail("aggregator", reason);
-        }
         let needs_all_agents = matches!(
             aggregator,
             AggregatorName::TrimmedMean

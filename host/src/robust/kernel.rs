@@ -219,7 +219,7 @@ pub(super) fn cap(whitened: &[f64], prior: &[f64], d: usize, information: &mut [
 
 /// What [`capped_sums`] computes of each unit, with B = (I + W)⁻¹.
 pub(super) struct CappedSums<'a> {
-    /// B − BMMᵀB, in the scaled packing.
+    /// B − B² + s·BMMᵀB, in the scaled packing.
     pub(super) noise: &'a mut [f64],
     /// b = By.
     pub(super) sums: &'a mut [f64],
@@ -227,8 +227,15 @@ pub(super) struct CappedSums<'a> {
     pub(super) squares: &'a mut [f64],
 }
 
-/// Computes sums and noise of each unit from W = L⁻¹VL⁻ᵀ + `prior`, y = L⁻¹v and a lower triangular matrix M, row by row.
-pub(super) fn capped_sums(whitened: &[f64], sums: &[f64], prior: &[f64], root: &[f64], rows: CappedSums<'_>) {
+/// Computes sums and noise of each unit from W = L⁻¹VL⁻ᵀ + `prior`, y = L⁻¹v, a lower triangular matrix M, row by row, and a
+/// sign s.
+pub(super) fn capped_sums(
+    whitened: &[f64],
+    sums: &[f64],
+    prior: &[f64],
+    (root, sign): (&[f64], f64),
+    rows: CappedSums<'_>,
+) {
     let d = root.len().isqrt();
     let p = packed_len(d);
     let [mut packed, mut full, mut inverse] = [p, d * d, d * d].map(|length| vec![ZERO; length]);
@@ -269,11 +276,12 @@ pub(super) fn capped_sums(whitened: &[f64], sums: &[f64], prior: &[f64], root: &
                 let mut place = 0;
                 for i in 0..d {
                     for j in i..d {
-                        let (b, mut squared) = (inverse[i * d + j], ZERO);
-                        (0..d).for_each(|k| squared.add_product(&full[i * d + k], &full[j * d + k]));
+                        let (b, [mut squared, mut added]) = (inverse[i * d + j], [ZERO; 2]);
+                        (0..d).for_each(|k| squared.add_product(&inverse[i * d + k], &inverse[j * d + k]));
+                        (0..d).for_each(|k| added.add_product(&full[i * d + k], &full[j * d + k]));
                         let scale = if i == j { 1.0 } else { SQRT_2 };
                         for l in 0..LANES {
-                            packed[place].0[l] = scale * (b.0[l] - squared.0[l]);
+                            packed[place].0[l] = scale * (b.0[l] - squared.0[l] + sign * added.0[l]);
                         }
                         place += 1;
                     }

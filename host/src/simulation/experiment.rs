@@ -8,7 +8,7 @@ use super::batch::Job;
 use super::config::SimulationConfig;
 use super::environment::Environment;
 use crate::config::keys::parse_value;
-use crate::config::{AggregatorName, ConfigError, Configure, Key, RunConfig, parse_toml};
+use crate::config::{AggregatorName, ConfigError, Configure, Key, RunConfig, ScheduleName, parse_toml};
 
 /// A simulation that is repeated for each of several aggregators and seeds.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,11 +84,19 @@ impl Experiment {
     }
 
     fn aggregators(&self) -> Vec<AggregatorName> {
-        let compared =
-            [AggregatorName::Oracle, AggregatorName::GeometricMedian, AggregatorName::Mean, AggregatorName::Solo];
-        // Solo sends no messages, so privacy does not apply.
-        let fits =
-            |aggregator: &AggregatorName| *aggregator != AggregatorName::Solo || self.config.run.privacy.is_none();
+        let compared = [
+            AggregatorName::Oracle,
+            AggregatorName::RECOMMENDED,
+            AggregatorName::GeometricMedian,
+            AggregatorName::Mean,
+            AggregatorName::Solo,
+        ];
+        let RunConfig { privacy, schedule, .. } = self.config.run;
+        let fits = |aggregator: &AggregatorName| match aggregator {
+            // Solo sends no messages, so privacy does not apply.
+            AggregatorName::Solo => privacy.is_none(),
+            other => !other.is_whitened() || schedule != ScheduleName::Theorem,
+        };
         self.aggregators.clone().unwrap_or_else(|| compared.into_iter().filter(fits).collect())
     }
 

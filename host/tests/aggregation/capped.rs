@@ -171,11 +171,30 @@ fn alike_agents_have_similar_estimates_under_both_rules() {
     assert!((theta(&capped(0.3, &messages)) - theta(&whitened)).norm() < 0.1);
 }
 
+/// On noised releases, fixed seed: the truth stays within the width, and a device learns from the model.
 #[test]
-fn private_run_is_rejected() {
-    let privacy = Some("1,1e-6".parse().unwrap());
+fn private_run_learns_within_its_width() {
+    let privacy = Some("16,1e-6".parse().unwrap());
     let rewards = fedbandit::config::RewardKind::Bounded;
-    let run = RunConfig { aggregator: AggregatorName::CappedFilter, privacy, rewards, ..RunConfig::default() };
-    let error = SimulationConfig { run, ..SimulationConfig::default() }.validate().unwrap_err();
-    assert!(error.to_string().contains("capped-filter is not available with privacy"), "{error}");
+    let run = RunConfig { privacy, rewards, dim: 4, episode_len: Some(8), steps: 2048, ..RunConfig::default() };
+    let run = RunConfig { aggregator: AggregatorName::CappedFilter, design_corruption: Some(0.1), ..run };
+    let config = SimulationConfig { run, attack: Attack::Collude, corrupt: 0.1, ..SimulationConfig::default() };
+    let outcome = simulate(&config, &Logs::new(), 5, &|_| {}).unwrap();
+    assert!(outcome.total < 0.4 && outcome.late < 0.2, "{} and {}", outcome.total, outcome.late);
+    assert!(outcome.width_ratio_max.unwrap() <= 1.0);
+}
+
+/// More agents than the sample of the cap: the ellipsoid contains the truth, and the order of agents does not matter beyond the
+/// choice of the sample.
+#[test]
+fn many_agents_are_estimated_from_a_sample_and_all_data() {
+    let mut honest = Vec::new();
+    for seed in 60..80 {
+        honest.extend(fleet(seed, |i| 20 + i));
+    }
+    for claimed in [20.0, 1e4] {
+        let estimate = capped(0.3, &with_liars(honest.clone(), 600, &(DMatrix::identity(D, D) * claimed)));
+        let (error, ratio) = error_and_width_ratio(&estimate);
+        assert!(ratio <= 1.0 && error < 0.05, "claim {claimed}: width ratio {ratio}, error {error}");
+    }
 }

@@ -3,7 +3,6 @@
 use nalgebra::{DMatrix, DVector};
 
 use super::super::matrices::{largest_eigenpair, symmetrised};
-use super::LAMBDA;
 use super::units::{Frame, Units, weighted};
 use crate::algorithm::Streams;
 use crate::math::symmetric;
@@ -45,7 +44,7 @@ pub(super) struct Cap {
     level: Option<DMatrix<f64>>,
 }
 
-/// A direction, with the claims of all units along it in descending order.
+/// A direction, with the claims of all units along it, the largest ones first.
 struct Direction {
     q: DVector<f64>,
     claims: Vec<f64>,
@@ -53,15 +52,21 @@ struct Direction {
 }
 
 impl Cap {
-    /// Computes C and expresses the units in its coordinates.
-    pub(super) fn apply(&mut self, units: &mut Units, streams: &Streams, corruption: f64) -> Option<Frame> {
+    /// Computes C for V̂_i + λI and expresses the units in its coordinates.
+    pub(super) fn apply(
+        &mut self,
+        units: &mut Units,
+        streams: &Streams,
+        lambda: f64,
+        corruption: f64,
+    ) -> Option<Frame> {
         let (d, n) = (streams.dimension(), streams.gram.len());
         let mean = || {
             let sum = weighted(streams.gram.values(), &vec![1.0 / n as f64; n], d);
-            symmetric::shifted(&sum, LAMBDA)
+            symmetric::shifted(&sum, lambda)
         };
         let mut cap = self.level.take().filter(|cap| cap.nrows() == d).unwrap_or_else(mean);
-        let mut frame = units.at(streams, &cap)?;
+        let mut frame = units.at(streams, &cap, lambda)?;
         for _ in 0..LEVEL_ROUNDS {
             let relative = units.total(&vec![1.0 / (LEVEL * n as f64); n]);
             let pairs = symmetric::eigenpairs(&relative);
@@ -73,7 +78,7 @@ impl Cap {
                 power.ger(value.clamp(1e-3, 1e3).powf(STEP), q, q, 1.0);
             }
             cap = symmetrised(&frame.factor * power * frame.factor.transpose());
-            frame = units.at(streams, &cap)?;
+            frame = units.at(streams, &cap, lambda)?;
         }
         self.level = Some(cap);
         let largest = (corruption * n as f64).floor() as usize;
@@ -83,7 +88,7 @@ impl Cap {
         for _ in 0..LOWERINGS {
             let Some(factor) = cut(units, largest) else { break };
             let root = &frame.factor * factor;
-            frame = units.at(streams, &symmetrised(&root * root.transpose()))?;
+            frame = units.at(streams, &symmetrised(&root * root.transpose()), lambda)?;
         }
         Some(frame)
     }
@@ -92,7 +97,8 @@ impl Cap {
 /// Returns a factor F for C ← LFFᵀLᵀ that lowers C along all unbalanced directions; `None` if there are none.
 fn cut(units: &Units, largest: usize) -> Option<DMatrix<f64>> {
     let mut unbalanced: Vec<Direction> = starts(units).into_iter().map(|q| worst(units, q, largest)).collect();
-    unbalanced.retain(|found| found.balance < BALANCE && found.claims[units.len() - 1] <= KNOWN);
+    let least = |found: &Direction| found.claims.iter().copied().fold(f64::INFINITY, f64::min);
+    unbalanced.retain(|found| found.balance < BALANCE && least(found) <= KNOWN);
     unbalanced.sort_by(|a, b| a.balance.total_cmp(&b.balance));
     let mut taken: Vec<DVector<f64>> = Vec::new();
     let mut factor = DMatrix::identity(units.d, units.d);
@@ -132,7 +138,7 @@ fn starts(units: &Units) -> Vec<DVector<f64>> {
 fn worst(units: &Units, start: DVector<f64>, largest: usize) -> Direction {
     let look = |q: DVector<f64>| {
         let mut claims: Vec<(f64, usize)> = units.claims(&q).into_iter().zip(0..).collect();
-        claims.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        claims.select_nth_unstable_by(largest - 1, |a, b| b.0.total_cmp(&a.0));
         let (most, rest) = claims.split_at(largest);
         let sum = |claims: &[(f64, usize)]| claims.iter().map(|(claim, _)| claim).sum::<f64>();
         let balance = sum(rest) / sum(most).max(1e-12);
@@ -157,6 +163,7 @@ fn worst(units: &Units, start: DVector<f64>, largest: usize) -> Direction {
 
 #[cfg(test)]
 mod tests {
+    use super::super::LAMBDA;
     use super::super::units::tests::Draws;
     use super::*;
 
@@ -168,7 +175,7 @@ mod tests {
             let (mut cap, mut units) = (Cap::default(), Units::default());
             // A second call starts at the result of the first.
             for _ in 0..2 {
-                let frame = cap.apply(&mut units, &streams, 0.0).unwrap();
+                let frame = cap.apply(&mut units, &streams, LAMBDA, 0.0).unwrap();
                 let level = &frame.factor * frame.factor.transpose();
                 let mut mean = DMatrix::zeros(d, d);
                 for gram in streams.gram.rows() {
@@ -194,7 +201,7 @@ mod tests {
         let claim: Vec<f64> = symmetric::pack(&(&q * q.transpose() * 1e4)).collect();
         (0..largest).for_each(|liar| streams.add(liar, &claim, &vec![0.0; d]));
         let mut units = Units::default();
-        Cap::default().apply(&mut units, &streams, 0.3).unwrap();
+        Cap::default().apply(&mut units, &streams, LAMBDA, 0.3).unwrap();
         for direction in (0..2_000).map(|_| draws.vector(d).normalize()).chain([q]) {
             let mut claims = units.claims(&direction);
             claims.sort_by(|a, b| b.total_cmp(a));

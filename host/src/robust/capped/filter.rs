@@ -81,10 +81,10 @@ pub(super) fn power(matrix: &DMatrix<f64>, exponent: f64) -> DMatrix<f64> {
     power
 }
 
-/// Runs the filter from φ⁰.
-pub(super) fn filter(units: &Units, start: &DVector<f64>, a: f64, noise: f64) -> Option<Fit> {
+/// Runs the filter from φ⁰. `reach` bounds the noise of D_i^{−1/2}z_i along any direction, and is R without privacy.
+pub(super) fn filter(units: &Units, start: &DVector<f64>, a: f64, (noise, reach): (f64, f64)) -> Option<Fit> {
     let (d, n) = (units.d as f64, units.len() as f64);
-    let far = noise * ((1.0 + kappa(a)) * d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
+    let far = reach * ((1.0 + kappa(a)) * d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
     let inside = |square: f64| f64::from(square <= far * far);
     let mut weights: Vec<f64> = units.distances_squared(start).into_iter().map(inside).collect();
     let near: f64 = weights.iter().sum();
@@ -194,8 +194,8 @@ mod tests {
         let mut streams = draws.fleet(n, d, |i| 10 + i);
         (0..15).for_each(|liar| streams.add(liar, &vec![0.0; streams.gram.dimension()], &vec![30.0; d]));
         let mut units = Units::default();
-        let frame = Cap::default().apply(&mut units, &streams, 0.3).unwrap();
-        units.complete(&streams, &frame, 0.1).unwrap();
+        let frame = Cap::default().apply(&mut units, &streams, 0.03, 0.3).unwrap();
+        units.complete(&streams, &frame, 0.1);
         let objective = |phi: &DVector<f64>| {
             let smoothed = |square: f64| (square + (SMOOTHING * 0.5_f64).powi(2)).sqrt();
             units.distances_squared(phi).into_iter().map(smoothed).sum::<f64>()

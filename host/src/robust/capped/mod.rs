@@ -41,15 +41,23 @@ use units::{Frame, Units, along, pack, weighted, weighted_rows};
 /// 6. *Removal.* A unit is corrupted if ‖D_i^{−1/2}z_i‖ exceeds what its own noise and the ellipsoid together permit. Steps 1 to 5
 ///    are repeated without such units, with the share of corrupted ones that remains.
 ///
-/// Not available on noised releases: their V̂_i need not be positive semidefinite.
+/// For more than [`SAMPLE`] units, steps 1 and 3 and the directions of step 5 come from a random sample of them.
+///
+/// On noised releases λ also covers the privacy noise of one V̂_i, so that V̂_i + λI stays positive definite, and the noise
+/// that step 4 expects includes it.
 #[derive(Debug)]
 pub struct Capped {
     assumptions: Assumptions,
     cap: Cap,
     units: Units,
+    /// Units of [`sample`].
+    sample: Units,
 }
 
-/// λ. A smaller one leaves less bias to units that know little, and more room to corrupted ones where few have explored.
+/// Maximum number of units among which the cap, the start and the directions of the width are searched.
+const SAMPLE: usize = 1024;
+
+/// λ without privacy. A smaller one leaves less bias to units that know little, and more room to corrupted ones where few have explored.
 const LAMBDA: f64 = 0.03;
 
 /// Maximum number of times that units are removed.
@@ -78,13 +86,24 @@ struct Solution {
 }
 
 impl Capped {
-    /// Creates the rule. The fields of [`Assumptions`] document their valid ranges; `stream_noise` must be `None`.
+    /// Creates the rule. The fields of [`Assumptions`] document their valid ranges.
     pub fn new(assumptions: Assumptions) -> Self {
-        Self { assumptions, cap: Cap::default(), units: Units::default() }
+        Self { assumptions, cap: Cap::default(), units: Units::default(), sample: Units::default() }
+    }
+
+    /// Returns λ and the e of [`Units`] for one unit in an episode.
+    fn priors(&self, episode: u32, d: usize) -> (f64, f64) {
+        let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
+        let one = stream_noise.map(|stream_noise| stream_noise.of_mean(episode, 1.0));
+        let (spectral, vector) = one.map_or((0.0, 0.0), |one| (one.spectral, one.vector));
+        let lambda = LAMBDA + spectral;
+        let private = vector.powi(2) / d as f64 * (1.0 + theta_bound.powi(2));
+        (lambda, (private + (lambda * theta_bound).powi(2)) / noise.powi(2) - lambda)
     }
 
     /// Runs all steps, and again without units that cannot be honest.
-    fn solve(&mut self, streams: &Streams) -> Option<Solution> {
+    fn solve(&mut self, streams: &Streams, episode: u32) -> Option<Solution> {
+        let priors = self.priors(episode, streams.dimension());
         let n = streams.gram.len();
         let limit = (self.assumptions.corruption * n as f64).floor() as usize;
         let (mut present, mut remaining) = ((0..n).collect::<Vec<_>>(), Cow::Borrowed(streams));
@@ -95,7 +114,7 @@ impl Capped {
                 0 => self.assumptions.corruption,
                 _ => ((limit - gone) as f64 / present.len() as f64).max(LEAST_CORRUPTION),
             };
-            let Some((mut solution, honest)) = self.solve_once(&remaining, corruption) else { break };
+            let Some((mut solution, honest)) = self.solve_once(&remaining, corruption, priors) else { break };
             let mut weights = vec![0.0; n];
             present.iter().zip(&solution.weights).for_each(|(unit, weight)| weights[*unit] = *weight);
             solution.weights = weights;
@@ -113,16 +132,31 @@ impl Capped {
     }
 
     /// Runs steps 1 to 5. Also returns which units may be honest.
-    fn solve_once(&mut self, streams: &Streams, corruption: f64) -> Option<(Solution, Vec<bool>)> {
+    fn solve_once(
+        &mut self,
+        streams: &Streams,
+        corruption: f64,
+        (lambda, added): (f64, f64),
+    ) -> Option<(Solution, Vec<bool>)> {
         let Assumptions { noise, theta_bound, .. } = self.assumptions;
-        let Self { cap, units, .. } = self;
-        let frame = cap.apply(units, streams, corruption)?;
-        units.complete(streams, &frame, LAMBDA * (theta_bound / noise).powi(2))?;
-        let start = start(units, noise)?;
-        let fit = filter(units, &start, corruption, noise)?;
-        let width = self.width(&frame, &fit, corruption)?;
+        // D_i^{−1/2}B_iL⁻¹L⁻ᵀB_iD_i^{−1/2} is at most I/λ. Without privacy, the bias is no noise.
+        let private = self.assumptions.stream_noise.is_some();
+        let reach = if private { noise * (1.0 + added.max(0.0) / lambda).sqrt() } else { noise };
+        let rows = sample(streams);
+        let sampled = rows.as_ref().and_then(|rows| streams.select(rows));
+        let Self { cap, units, sample, .. } = self;
+        let searched = if sampled.is_some() { &mut *sample } else { &mut *units };
+        let mut frame = cap.apply(searched, sampled.as_ref().unwrap_or(streams), lambda, corruption)?;
+        searched.complete(sampled.as_ref().unwrap_or(streams), &frame, added);
+        let start = start(searched, noise)?;
+        if sampled.is_some() {
+            frame = units.at(streams, &frame.cap(), lambda)?;
+            units.complete(streams, &frame, added);
+        }
+        let fit = filter(units, &start, corruption, (noise, reach))?;
+        let width = self.width(&frame, &fit, (corruption, lambda), rows.as_deref())?;
         let (d, n) = (streams.dimension() as f64, streams.gram.len() as f64);
-        let own = noise * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()) + LAMBDA.sqrt() * theta_bound;
+        let own = reach * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()) + lambda.sqrt() * theta_bound;
         let mut reach = vec![0.0; streams.gram.len()];
         kernel::along(&self.units.information, &pack(&width), &mut reach);
         let distances = self.units.distances_squared(&fit.phi);
@@ -152,7 +186,9 @@ impl Capped {
     /// Z ⪰ (1 − ε)Z_H + ssᵀ/(1 − ε) + ssᵀ/ε = (1 − ε)Z_H + (1 − ε)/ε·ζζᵀ. ∎
     ///
     /// J is replaced by a lower bound ([`least`]), which is larger in both of its places.
-    fn width(&self, frame: &Frame, fit: &Fit, a: f64) -> Option<DMatrix<f64>> {
+    ///
+    /// `sample` are the rows of the units among which directions are searched, if not all.
+    fn width(&self, frame: &Frame, fit: &Fit, (a, lambda): (f64, f64), sample: Option<&[usize]>) -> Option<DMatrix<f64>> {
         let Assumptions { noise, theta_bound, forgetting, .. } = self.assumptions;
         let (d, n) = (self.units.d as f64, self.units.len() as f64);
         let honest = (1.0 - a) * n;
@@ -160,28 +196,54 @@ impl Capped {
         let FilterEffect { liars, shift, variance } = filter_effect(a + UNEQUAL * (fit.share - a), n, d, fit.taken);
         let [root, inverse] = [0.5, -0.5].map(|exponent| power(&fit.expected, exponent));
         // Corrupted units may claim noise that honest ones do not have.
-        let dropped = liars * fit.weight;
-        let shown = least(&self.units.noise, &fit.weights, dropped, self.units.d) * (noise * noise);
+        let (searched, weights) = match sample {
+            Some(rows) => (&self.sample, rows.iter().map(|row| fit.weights[*row]).collect()),
+            None => (&self.units, fit.weights.clone()),
+        };
+        let shown = least(&searched.noise, &weights, liars, self.units.d) * (noise * noise);
         let shown = symmetrised(&inverse * shown * &inverse) * ((1.0 - liars) * edge * variance);
         let hidden = positive_part(&symmetrised(&fit.relative - shown)) * (liars / (1.0 - liars));
         let hidden = symmetrised(&root * hidden * &root);
         let spread = &fit.expected * ((d.sqrt() + TAIL) / honest.sqrt() + shift).powi(2);
-        let information = least(&self.units.information, &fit.weights, dropped, self.units.d);
+        let information = least(&searched.information, &weights, liars, self.units.d);
         let unknown = DMatrix::identity(self.units.d, self.units.d) - &information;
-        let bias = symmetrised(&unknown * &frame.prior * &unknown) * (LAMBDA * theta_bound.powi(2));
+        let bias = symmetrised(&unknown * &frame.unit * &unknown) * (lambda * theta_bound).powi(2);
         let inverse = symmetric::shifted(&information, LEAST_INFORMATION).cholesky()?.inverse();
         Some(symmetrised(&inverse * outer_sum(&[hidden, spread, bias]) * &inverse))
     }
 }
 
-/// Returns a matrix that is, along each of its axes, the weighted mean of matrices without a part of the weight where they
-/// are largest. If corrupted units have at most that weight, it is at most the mean of honest ones along these axes.
+/// Returns the rows of [`SAMPLE`] units, or `None` if there are no more.
+///
+/// One unit is drawn from each of as many sections. The draws are a hash of the sum of all messages, so that corrupted units
+/// cannot know them before honest ones have sent theirs.
+fn sample(streams: &Streams) -> Option<Vec<usize>> {
+    let n = streams.gram.len();
+    if n <= SAMPLE {
+        return None;
+    }
+    let mut hash = blake3::Hasher::new();
+    for value in weighted_rows(streams.feature_sum.values(), &vec![1.0; n]) {
+        hash.update(&value.to_le_bytes());
+    }
+    let mut draws = hash.finalize_xof();
+    let draw = |section: usize| {
+        let mut bytes = [0; 8];
+        draws.fill(&mut bytes);
+        let (first, next) = (section * n / SAMPLE, (section + 1) * n / SAMPLE);
+        // The remainder's bias is below 2⁻³².
+        first + (u64::from_le_bytes(bytes) % (next - first) as u64) as usize
+    };
+    Some((0..SAMPLE).map(draw).collect())
+}
+
+/// Returns a matrix that is, along each of its axes, the weighted mean of matrices without a share of the weight where they
+/// are largest. If corrupted units have at most that share, it is at most the mean of honest ones along these axes.
 ///
 /// The axes are found one after the other, each orthogonal to those before: the eigenvector of the smallest eigenvalue of the
 /// trimmed mean and the trimmed mean along it, in alternation.
-fn least(matrices: &[f64], weights: &[f64], dropped: f64, d: usize) -> DMatrix<f64> {
-    let total: f64 = weights.iter().sum();
-    let kept_weight = total - dropped.min(0.9 * total);
+fn least(matrices: &[f64], weights: &[f64], share: f64, d: usize) -> DMatrix<f64> {
+    let kept_weight = weights.iter().sum::<f64>() * (1.0 - share.min(0.9));
     let trim = |q: &DVector<f64>| {
         let mut claims: Vec<(f64, usize)> = along(matrices, q).into_iter().zip(0..).collect();
         claims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
@@ -219,12 +281,12 @@ fn least(matrices: &[f64], weights: &[f64], dropped: f64, d: usize) -> DMatrix<f
 }
 
 impl Rule for Capped {
-    fn estimate(&mut self, streams: &Streams, _: u32) -> Result<Estimate, AggregateError> {
+    fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
         let n = streams.gram.len();
         if n == 0 {
             return Err(AggregateError::Empty);
         }
-        let solved = self.solve(streams);
+        let solved = self.solve(streams, episode);
         let weights = solved.as_ref().map_or_else(|| vec![1.0; n], |solution| solution.weights.clone());
         let usable = solved.and_then(|Solution { theta, design, .. }| {
             let (design, raised) = symmetric::raise_eigenvalues(design, 0.0)?;
@@ -235,6 +297,7 @@ impl Rule for Capped {
         let weights: Vec<f64> = weights.into_iter().map(|weight| weight / total).collect();
         let gram = certify(&streams.gram, weighted_rows(streams.gram.values(), &weights));
         let feature_sum = certify(&streams.feature_sum, weighted_rows(streams.feature_sum.values(), &weights));
-        Ok(Estimate { parameters, lambda: LAMBDA, raised: raised.unwrap_or(0), gram, feature_sum })
+        let (lambda, _) = self.priors(episode, streams.dimension());
+        Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum })
     }
 }

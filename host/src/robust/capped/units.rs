@@ -6,12 +6,11 @@ use rayon::prelude::*;
 
 use super::super::matrices::{Inverse, symmetrised};
 use super::super::{CHUNK, kernel};
-use super::LAMBDA;
 use crate::algorithm::Streams;
 use crate::math::symmetric;
 
 /// Maximum number of units of which squares are computed.
-const SAMPLE: usize = 512;
+const SQUARES: usize = 128;
 
 /// Capped information of all units: with C = LLᵀ, W_i = L⁻¹(V̂_i + λI)L⁻ᵀ, B_i = (I + W_i)⁻¹ and y_i = L⁻¹v̂_i,
 ///
@@ -23,13 +22,15 @@ const SAMPLE: usize = 512;
 /// residual of an honest unit is
 ///
 /// ```text
-/// b_i − D_iφ* = B_iL⁻¹ξ_i − λB_iL⁻¹θ*.
+/// b_i − D_iφ* = B_iL⁻¹(ξ_i + h_i − H_iθ*) − λB_iL⁻¹θ*.
 /// ```
 ///
-/// Noise ξ_i has a covariance of at most R²V̂_i, and the second term is a bias. Together their second moment is at most
+/// Noise ξ_i has a covariance of at most R²V̂_i. Privacy noise H_i of V̂_i and h_i of v̂_i add ν²(1 + S²)I, and the last term is a
+/// bias. Together their second moment is about
 ///
 /// ```text
-/// R²B_iL⁻¹V̂_iL⁻ᵀB_i + λ²S²B_iL⁻¹L⁻ᵀB_i = R²(B_i − B_i(I + (1 − λS²/R²)λL⁻¹L⁻ᵀ)B_i).
+/// R²B_iL⁻¹V̂_iL⁻ᵀB_i + (ν²(1 + S²) + λ²S²)B_iL⁻¹L⁻ᵀB_i = R²(B_i − B_i² + eB_iL⁻¹L⁻ᵀB_i),
+/// e = (ν²(1 + S²) + λ²S²)/R² − λ.
 /// ```
 #[derive(Debug, Default)]
 pub(super) struct Units {
@@ -51,8 +52,16 @@ pub(super) struct Frame {
     /// L.
     pub(super) factor: DMatrix<f64>,
     inverse: Inverse,
-    /// λL⁻¹L⁻ᵀ.
-    pub(super) prior: DMatrix<f64>,
+    /// L⁻¹L⁻ᵀ.
+    pub(super) unit: DMatrix<f64>,
+    lambda: f64,
+}
+
+impl Frame {
+    /// Returns C.
+    pub(super) fn cap(&self) -> DMatrix<f64> {
+        symmetrised(&self.factor * self.factor.transpose())
+    }
 }
 
 impl Units {
@@ -62,13 +71,13 @@ impl Units {
     }
 
     /// Computes the D_i of a cap. `None` if the cap is not positive definite.
-    pub(super) fn at(&mut self, streams: &Streams, cap: &DMatrix<f64>) -> Option<Frame> {
+    pub(super) fn at(&mut self, streams: &Streams, cap: &DMatrix<f64>, lambda: f64) -> Option<Frame> {
         let (d, p, n) = (streams.dimension(), streams.gram.dimension(), streams.gram.len());
         let factor = cap.clone().cholesky()?.l();
         let inverse = Inverse::of(&factor);
         let rows = inverse.matrix();
-        let prior = symmetrised(&rows * rows.transpose() * LAMBDA);
-        let packed = pack(&prior);
+        let unit = symmetrised(&rows * rows.transpose());
+        let packed = pack(&(&unit * lambda));
         self.d = d;
         self.information.resize(n * p, 0.0);
         self.whitened.resize(n * p, 0.0);
@@ -77,14 +86,14 @@ impl Units {
             kernel::whiten(grams, whitened, &inverse);
             kernel::cap(whitened, &packed, d, information);
         });
-        Some(Frame { factor, inverse, prior })
+        Some(Frame { factor, inverse, unit, lambda })
     }
 
-    /// Computes sums and noise in the coordinates of the last cap. `bias` is λS²/R².
-    pub(super) fn complete(&mut self, streams: &Streams, frame: &Frame, bias: f64) -> Option<()> {
+    /// Computes sums and noise in the coordinates of the last cap, with the e of [`Units`].
+    pub(super) fn complete(&mut self, streams: &Streams, frame: &Frame, added: f64) {
         let (d, p, n) = (streams.dimension(), streams.gram.dimension(), streams.gram.len());
-        let root = symmetric::shifted(&(&frame.prior * (1.0 - bias).max(0.0)), 1.0).cholesky()?.l();
-        let (packed, root, zero) = (pack(&frame.prior), root.transpose().as_slice().to_vec(), vec![0.0; d]);
+        let root: Vec<f64> = frame.inverse.rows.iter().map(|value| value * added.abs().sqrt()).collect();
+        let (packed, zero) = (pack(&(&frame.unit * frame.lambda)), vec![0.0; d]);
         for (values, length) in
             [(&mut self.noise, p), (&mut self.sums, d), (&mut self.shifted, d), (&mut self.squares, 1)]
         {
@@ -97,9 +106,9 @@ impl Units {
         let outputs = self.noise.par_chunks_mut(CHUNK * p).zip(vectors);
         inputs.zip(scratch).zip(outputs).for_each(|(((grams, v), (whitened, y)), (noise, (sums, squares)))| {
             kernel::residuals(grams, v, y, &frame.inverse, &zero);
-            kernel::capped_sums(whitened, y, &packed, &root, kernel::CappedSums { noise, sums, squares });
+            let rows = kernel::CappedSums { noise, sums, squares };
+            kernel::capped_sums(whitened, y, &packed, (&root, added.signum()), rows);
         });
-        Some(())
     }
 
     /// Returns qᵀD_iq of each unit.
@@ -112,9 +121,9 @@ impl Units {
         weighted(&self.information, weights, self.d)
     }
 
-    /// Returns the mean of D_i² over at most [`SAMPLE`] units.
+    /// Returns the mean of D_i² over at most [`SQUARES`] units.
     pub(super) fn mean_square(&self) -> DMatrix<f64> {
-        let rows = self.information.chunks_exact(packed_len(self.d)).step_by(self.len().div_ceil(SAMPLE));
+        let rows = self.information.chunks_exact(packed_len(self.d)).step_by(self.len().div_ceil(SQUARES));
         let mut sum = DMatrix::zeros(self.d, self.d);
         let count = rows.len() as f64;
         for matrix in rows.map(|row| symmetric::matrix(row, self.d)) {
@@ -211,19 +220,20 @@ pub(super) mod tests {
     /// Definitions with nalgebra, for numbers of units that are not a multiple of a SIMD block.
     #[test]
     fn capped_units_match_their_definition() {
-        for (n, d) in [(1, 1), (5, 2), (11, 3), (19, 8)] {
+        for (n, d) in [(1, 1), (6, 2), (11, 3), (18, 8)] {
             let mut draws = Draws::new(d as u64);
             let streams = draws.fleet(n, d, |i| 3 * i);
             let root = DMatrix::from_columns(&(0..d).map(|_| draws.vector(d)).collect::<Vec<_>>());
             let cap = symmetric::shifted(&(&root * root.transpose()), 0.5);
             let mut units = Units::default();
-            let frame = units.at(&streams, &cap).unwrap();
-            let bias = 0.3;
-            units.complete(&streams, &frame, bias).unwrap();
+            // A λ and an e of either sign.
+            let (lambda, added) = (0.1, if n % 2 == 0 { 0.2 } else { -0.07 });
+            let frame = units.at(&streams, &cap, lambda).unwrap();
+            units.complete(&streams, &frame, added);
             let phi = draws.vector(d);
             let (residuals, distances) = (units.residuals(&phi), units.distances_squared(&phi));
             for i in 0..n {
-                let own = symmetric::shifted(&symmetric::matrix(streams.gram.row(i), d), LAMBDA);
+                let own = symmetric::shifted(&symmetric::matrix(streams.gram.row(i), d), lambda);
                 let v = DVector::from_column_slice(streams.feature_sum.row(i));
                 // The parallel sum, as (C⁻¹ + V⁻¹)⁻¹.
                 let inverses = cap.clone().try_inverse().unwrap() + own.clone().try_inverse().unwrap();
@@ -233,9 +243,9 @@ pub(super) mod tests {
                 let scale = parallel.norm();
                 assert!((&frame.factor * &information * frame.factor.transpose() - &parallel).norm() < 1e-9 * scale);
                 let noise = symmetric::matrix(&units.noise[i * units.noise.len() / n..][..pack(&cap).len()], d);
-                // R²BL⁻¹VL⁻ᵀB + λ²S²BL⁻¹L⁻ᵀB in units of R².
+                // BL⁻¹(V + (λ + e)I)L⁻ᵀB.
                 let left = (DMatrix::identity(d, d) - &information) * frame.factor.clone().try_inverse().unwrap();
-                let explored = symmetric::shifted(&own, -LAMBDA * (1.0 - bias));
+                let explored = symmetric::shifted(&own, added);
                 assert!((&left * explored * left.transpose() - noise).norm() < 1e-9);
                 // L(b − Dφ) = (C:V)(θ_i − θ), for θ_i = V⁻¹v and θ = L⁻ᵀφ.
                 let theta = frame.factor.tr_solve_lower_triangular(&phi).unwrap();

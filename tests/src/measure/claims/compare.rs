@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use super::MEASURED_WITH;
 use crate::harness::repository;
 
 /// Puts the output of `fedbandit simulate` into README.md.
@@ -20,32 +21,64 @@ pub(super) fn update_readme(program: &Path, scratch: &Path) -> Result<(), String
     fs::write(path, [before, command, simulated.trim_end(), next, after].concat()).map_err(|error| error.to_string())
 }
 
-/// Compares simulation.md, except for the version, and all figures but the screenshot of the status page.
-pub(super) fn compare(expected: &Path, found: &Path) -> Result<(), String> {
-    let page = |directory: &Path| -> Result<Vec<String>, String> {
-        let text = fs::read_to_string(directory.join("simulation.md")).map_err(|error| error.to_string())?;
-        Ok(text.lines().filter(|line| !line.starts_with("Measured with fedbandit")).map(str::to_owned).collect())
+/// Compares simulation.md, except for versions, and all figures but the screenshot of the status page. Unless `all` sections were
+/// found, those that were must be among the expected ones.
+pub(super) fn compare(expected: &Path, found: &Path, all: bool) -> Result<(), String> {
+    let page = |directory: &Path| -> Result<BTreeMap<String, String>, String> {
+        Ok(sections(directory)?.into_iter().map(|(title, text)| (title, without_version(&text))).collect())
     };
     let (expected_page, found_page) = (page(expected)?, page(found)?);
-    if let Some((line, found)) = expected_page.iter().zip(&found_page).find(|(line, found)| line != found) {
-        return Err(format!("docs/simulation.md has the line\n{line}\nbut the simulation gives\n{found}"));
+    for (title, found) in &found_page {
+        let expected = expected_page.get(title).ok_or(format!("docs/simulation.md lacks the section '{title}'"))?;
+        if let Some((line, found)) = expected.lines().zip(found.lines()).find(|(line, found)| line != found) {
+            return Err(format!("docs/simulation.md has the line\n{line}\nbut the simulation gives\n{found}"));
+        }
+        if expected.lines().count() != found.lines().count() {
+            return Err(format!("docs/simulation.md: section '{title}' has another number of lines than measured"));
+        }
     }
-    if expected_page.len() != found_page.len() {
-        return Err("docs/simulation.md has another number of lines than the simulation gives".into());
+    if let Some(title) = expected_page.keys().find(|title| all && !found_page.contains_key(*title)) {
+        return Err(format!("docs/simulation.md has the section '{title}', which was not measured"));
     }
     let (expected_figures, found_figures) = (figures(expected)?, figures(found)?);
-    if let Some((name, _)) = expected_figures.iter().find(|(name, bytes)| found_figures.get(*name) != Some(bytes)) {
+    if let Some((name, _)) = found_figures.iter().find(|(name, bytes)| expected_figures.get(*name) != Some(bytes)) {
         return Err(format!("docs/figures/{name} is not the figure that the simulation gives"));
     }
-    match found_figures.keys().find(|name| !expected_figures.contains_key(*name)) {
-        Some(name) => Err(format!("docs/figures/{name} is missing")),
-        None => Ok(()),
-    }
+    Ok(())
+}
+
+/// Replaces the measured sections of simulation.md and their figures. Sections keep the order of `titles`.
+pub(super) fn replace(docs: &Path, measured: &Path, titles: &[&str]) -> Result<(), String> {
+    let (mut page, new) = (sections(docs)?, sections(measured)?);
+    page.extend(new);
+    let text = [""].iter().chain(titles).filter_map(|title| page.get(*title)).map(String::as_str).collect::<Vec<_>>();
+    let copied = figures(measured)?.into_iter().try_for_each(|(name, bytes)| fs::write(docs.join("figures").join(name), bytes));
+    copied.and_then(|()| fs::write(docs.join("simulation.md"), text.join("\n## "))).map_err(|error| error.to_string())
+}
+
+/// Returns the sections of simulation.md by title. What precedes the first one has an empty title.
+fn sections(directory: &Path) -> Result<BTreeMap<String, String>, String> {
+    let file = directory.join("simulation.md");
+    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let sections = text.split("\n## ").enumerate();
+    let title = |(index, section): (usize, &str)| {
+        let title = if index == 0 { "" } else { section.lines().next().unwrap_or_default() };
+        (title.to_owned(), section.to_owned())
+    };
+    Ok(sections.map(title).collect())
+}
+
+/// Returns a text without the lines that name the version of a measurement.
+fn without_version(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with(MEASURED_WITH)).map(|line| format!("{line}\n")).collect()
 }
 
 fn figures(directory: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let read = || {
         let mut figures = BTreeMap::new();
+        if !directory.join("figures").exists() {
+            return Ok(figures);
+        }
         for entry in fs::read_dir(directory.join("figures"))? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();

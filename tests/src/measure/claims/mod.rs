@@ -3,6 +3,7 @@
 mod catalog;
 mod checks;
 mod compare;
+mod fleets;
 mod guard;
 mod tables;
 
@@ -22,23 +23,25 @@ use crate::harness::repository;
 use catalog::{CLAIMS, Claim};
 use checks::Check;
 
-/// Measures all claims, and compares docs/simulation.md and its figures with the result. With `write`, replaces them and
-/// the output of `simulate` in README.md.
+/// Measures claims, all of them if no name is given. Compares docs/simulation.md and its figures with the result, or replaces the
+/// sections of these claims with `write`. If all are written, the output of `simulate` in README.md is replaced, too.
 ///
 /// # Errors
 /// The documentation differs from the result, or a claim misses its limit.
-pub fn run(write: bool) -> Result<String, String> {
+pub fn run(write: bool, names: &[&str]) -> Result<String, String> {
     let [docs, scratch] = ["docs", "target/claims"].map(|directory| repository().join(directory));
     fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-    if write {
+    if write && names.is_empty() {
         run_command("cargo", &["build", "--locked", "--release", "-p", "fedbandit-cli"])?;
         compare::update_readme(&repository().join("target/release/fedbandit"), &scratch)?;
-        return measure(&docs, &[]);
     }
-    // The page states missed limits, and is compared all the same.
-    let measured = measure(&scratch, &[]);
-    compare::compare(&docs, &scratch)?;
-    measured
+    // The page states missed limits, and is written or compared all the same.
+    let measured = measure(&scratch, names);
+    if write {
+        compare::replace(&docs, &scratch, &CLAIMS.each_ref().map(|claim| claim.title)).map(|()| measured)?
+    } else {
+        compare::compare(&docs, &scratch, names.is_empty()).map(|()| measured)?
+    }
 }
 
 /// Measures claims, all of them if no name is given, and writes simulation.md and its figures into a directory.
@@ -52,7 +55,8 @@ pub fn measure(out: &Path, names: &[&str]) -> Result<String, String> {
         let known: Vec<_> = CLAIMS.iter().map(|claim| claim.name).collect();
         return Err(format!("unknown claim '{unknown}'; expected one of {}", known.join(", ")));
     }
-    let mut page = format!("{HEAD}\n{MEASURED_WITH} {VERSION}.\n");
+    let _ = fs::remove_dir_all(out.join("figures"));
+    let mut page = HEAD.to_owned();
     let (mut lines, mut missed) = (String::new(), false);
     for claim in CLAIMS.iter().filter(|claim| names.is_empty() || names.contains(&claim.name)) {
         eprintln!("{}: {}", claim.name, claim.title);
@@ -121,7 +125,7 @@ fn write_file(file: &Path, text: &str) -> io::Result<()> {
 /// Appends the section of a claim to the page, and writes its figures.
 fn section(out: &Path, page: &mut String, claim: &Claim, records: &[Record], checks: &[Check]) -> io::Result<()> {
     let Claim { name, title, statement, .. } = claim;
-    let _ = write!(page, "\n## {title}\n\nGrid: tests/claims/{name}.toml. {statement}\n");
+    let _ = write!(page, "\n## {title}\n\n{MEASURED_WITH} {VERSION}.\n\nGrid: tests/claims/{name}.toml. {statement}\n");
     if !checks.is_empty() {
         page.push_str("\n| check | measured | limit | |\n|---|---|---|---|\n");
         checks.iter().for_each(|check| page.push_str(&(check.line() + "\n")));

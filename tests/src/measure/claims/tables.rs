@@ -82,7 +82,7 @@ pub(super) fn forget_table(records: &[Record]) -> String {
 }
 
 /// Describes the environment and the settings that differ from the table of attacks.
-fn differing(config: &SimulationConfig) -> String {
+pub(super) fn differing(config: &SimulationConfig) -> String {
     let mut text = config.environment.to_string();
     let (own, usual) = (config.run, RunConfig::default());
     let mut add = |differs: bool, what: String| {
