@@ -6,6 +6,8 @@ use super::choice_log::{
 
 /// Lines of a CSV file after its header, split into fields.
 struct Table<'a> {
+    /// Number of the header's line.
+    header: usize,
     names: Vec<&'a str>,
     /// Number and fields of each line.
     lines: Vec<(usize, Vec<&'a str>)>,
@@ -16,14 +18,14 @@ impl<'a> Table<'a> {
         let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
         let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         let split = |line: &'a str| line.split(',').map(str::trim).collect::<Vec<_>>();
-        let names = lines.next().map(|(_, line)| split(line)).unwrap_or_default();
+        let (header, names) = lines.next().map_or((1, Vec::new()), |(number, line)| (number, split(line)));
         let lines: Vec<_> = lines.map(|(number, line)| (number, split(line))).collect();
         match lines.iter().find(|(_, fields)| fields.len() != names.len()) {
             Some((line, fields)) => {
                 let reason = format!("{} fields, but the header has {}", fields.len(), names.len());
                 Err(ChoiceLogError::line(*line, reason))
             }
-            None => Ok(Self { names, lines }),
+            None => Ok(Self { header, names, lines }),
         }
     }
 
@@ -32,7 +34,12 @@ impl<'a> Table<'a> {
     }
 
     fn require(&self, names: &[&str]) -> Result<usize, ChoiceLogError> {
-        self.find(names).ok_or_else(|| ChoiceLogError::line(1, format!("column {} is missing", names.join(" or "))))
+        self.find(names).ok_or_else(|| self.invalid(format!("column {} is missing", names.join(" or "))))
+    }
+
+    /// Creates an error about the header.
+    fn invalid(&self, reason: impl Into<String>) -> ChoiceLogError {
+        ChoiceLogError::line(self.header, reason)
     }
 }
 
@@ -45,7 +52,7 @@ pub(super) fn parse(text: &str) -> Result<Contents, ChoiceLogError> {
     if table.find(ACTION).is_some() {
         return parse_events(&table);
     }
-    Err(ChoiceLogError::line(1, "unknown format; expected VW text, or a CSV header with the column step or item_id"))
+    Err(table.invalid("unknown format; expected VW text, or a CSV header with the column step or item_id"))
 }
 
 /// Parses lines that are actions: `step`, x_1 to x_d, `reward`, `propensity`.
@@ -53,13 +60,13 @@ fn parse_actions(table: &Table<'_>) -> Result<Contents, ChoiceLogError> {
     let [step, reward_at] = [table.require(&["step"])?, table.require(&["reward"])?];
     let propensity_at = table.find(&["propensity"]);
     let propensity_at =
-        propensity_at.ok_or_else(|| ChoiceLogError::line(1, format!("column propensity is missing; {REMEDY}")))?;
+        propensity_at.ok_or_else(|| table.invalid(format!("column propensity is missing; {REMEDY}")))?;
     let dimension = table.names.iter().filter(|name| name.starts_with("x_")).count();
     let x = (1..=dimension.max(1)).map(|j| table.require(&[&format!("x_{j}")])).collect::<Result<Vec<_>, _>>()?;
     let known = |at: &usize| [step, reward_at, propensity_at].contains(at) || x.contains(at);
     if let Some(at) = (0..table.names.len()).find(|at| !known(at)) {
         let reason = format!("unknown column {}; expected step, x_1, ..., x_d, reward, propensity", table.names[at]);
-        return Err(ChoiceLogError::line(1, reason));
+        return Err(table.invalid(reason));
     }
     let names: Vec<u64> = x.iter().map(|at| name(&[table.names[*at]])).collect();
     let mut contents = Contents::default();
@@ -105,7 +112,7 @@ const AFFINITY: &str = "user-item_affinity_";
 /// user features. A user feature is a number if all of its values are; otherwise each value is a feature.
 fn parse_events(table: &Table<'_>) -> Result<Contents, ChoiceLogError> {
     let [action_at, reward_at] = [table.require(ACTION)?, table.require(REWARD)?];
-    let missing = || ChoiceLogError::line(1, format!("column {} is missing; {REMEDY}", PROPENSITY.join(" or ")));
+    let missing = || table.invalid(format!("column {} is missing; {REMEDY}", PROPENSITY.join(" or ")));
     let propensity_at = table.find(PROPENSITY).ok_or_else(missing)?;
     let columns = |prefix: &str| -> Vec<usize> {
         (0..table.names.len()).filter(|at| table.names[*at].starts_with(prefix)).collect()

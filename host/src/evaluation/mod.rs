@@ -83,7 +83,8 @@ pub fn events_to_process(log: &ChoiceLog, policies: &[Policy]) -> usize {
     PASSES * log.len() * policies.len()
 }
 
-/// Evaluates policies on a log. `seed` determines which events are accepted for [`Estimator::Replay`] where propensities differ.
+/// Evaluates policies on a log. `seed` determines which events are accepted for [`Estimator::Replay`] where propensities differ. That
+/// is a part of its error, which does not average out over logs that are evaluated with the same seed.
 ///
 /// [`Policy::LinUcb`] is replayed as it learns, from the first event to the last; the other estimators evaluate its last model,
 /// learnt from the accepted events of the other half. `progress` is called with numbers of processed events.
@@ -345,5 +346,59 @@ mod tests {
         let greedy = &evaluate(&log, &[Policy::Greedy], 1, &|_| {}).policies[0];
         assert_eq!((greedy.overlap.mean_weight, greedy.estimates[2].value), (0.0, None));
         assert!(greedy.warnings[0].starts_with("weights average 0.000 instead of 1"), "{:?}", greedy.warnings);
+    }
+
+    /// Random words of all formats. Whatever parses has finite values.
+    #[test]
+    fn random_text_never_panics() {
+        const WORDS: [&str; 26] = [
+            "\n",
+            "\n",
+            ",",
+            ",",
+            "|",
+            "| a\n",
+            " ",
+            ":",
+            "shared |u x:2\n",
+            "1:2:0.5 ",
+            "1:0:0.25 | b:1e6\n",
+            "0",
+            "1",
+            "0.5",
+            "-1",
+            "1e15",
+            "nan",
+            "'t",
+            "#",
+            "é",
+            "1,0.5,1,0.5\n",
+            "1,0.25,,\n",
+            "2,-1e6,-1e15,1e-9\n",
+            "1,0,0.3,a,2\n",
+            "0,1,0.5,,0\n",
+            "\r",
+        ];
+        const HEADERS: [&str; 4] = [
+            "",
+            "step,x_1,reward,propensity\n1,0.1,0,0.5\n1,0.2,,\n",
+            "item_id,click,pscore,user_feature_0,user-item_affinity_0\n",
+            "shared | c\n0:0:0.5 | a\n| b\n\n",
+        ];
+        let mut rng = rng();
+        let mut parsed = 0;
+        for round in 0..20_000 {
+            let mut text = String::from(HEADERS[round % HEADERS.len()]);
+            for _ in 0..below(12, &mut rng) {
+                text += WORDS[below(WORDS.len(), &mut rng)];
+            }
+            let Ok(log) = ChoiceLog::parse(&text, round % 8 < 4, None) else { continue };
+            parsed += 1;
+            for value in evaluate(&log, Policy::ALL, 1, &|_| {}).policies {
+                let values = value.estimates.iter().flat_map(|estimate| [estimate.value, estimate.low, estimate.high]);
+                assert!(values.flatten().all(f64::is_finite), "{text:?}: {value:?}");
+            }
+        }
+        assert!(parsed > 200, "{parsed} texts are logs");
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn update_readme(program: &Path, scratch: &Path) -> Result<(), String
     fs::write(path, [before, command, simulated.trim_end(), next, after].concat()).map_err(|error| error.to_string())
 }
 
-/// Compares simulation.md, except for the version, and all figures but the screenshot of the status page.
+/// Compares simulation.md, except for the version, and all figures but the screenshot of the status page and those of the guide.
 pub(super) fn compare(expected: &Path, found: &Path) -> Result<(), String> {
     let page = |directory: &Path| -> Result<Vec<String>, String> {
         let text = fs::read_to_string(directory.join("simulation.md")).map_err(|error| error.to_string())?;
@@ -49,7 +49,7 @@ fn figures(directory: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
         for entry in fs::read_dir(directory.join("figures"))? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name != "status.png" {
+            if name != "status.png" && !name.starts_with("guide-") {
                 figures.insert(name, fs::read(entry.path())?);
             }
         }
