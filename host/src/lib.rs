@@ -10,6 +10,8 @@ pub const VERSION: &str = env!("FEDBANDIT_VERSION");
 pub mod aggregate;
 pub mod algorithm;
 pub mod config;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "draws the accepted events")]
+pub mod evaluation;
 pub mod math;
 pub mod names;
 pub mod privacy;

@@ -14,7 +14,9 @@ fn recorded_claims_match_new_measurement() {
     claims::measure(&out, &["demonstration", "mean"]).unwrap();
     let [old, new] = [docs, &out].map(|directory| {
         let text = fs::read_to_string(directory.join("simulation.md")).unwrap();
-        text.lines().filter(|line| !line.starts_with("Measured with fedbandit ")).fold(String::new(), |text, line| text + line + "\n")
+        text.lines()
+            .filter(|line| !line.starts_with("Measured with fedbandit "))
+            .fold(String::new(), |text, line| text + line + "\n")
     });
     for section in new.split("\n## ") {
         assert!(old.contains(section.trim_end()), "docs/simulation.md differs from the measurement: {section}");

@@ -3,6 +3,7 @@
 mod aggregate;
 mod device;
 mod enroll;
+mod evaluate;
 mod export;
 mod flags;
 mod gateway;
@@ -52,6 +53,7 @@ enum Command {
     Privacy(privacy::Args),
     Simulate(simulate::Args),
     Sweep(sweep::Args),
+    Evaluate(evaluate::Args),
     Serve(serve::Args),
     Device(device::Args),
     Gateway(gateway::Args),
@@ -117,6 +119,7 @@ fn main() -> ExitCode {
         Command::Privacy(args) => args.run(),
         Command::Simulate(args) => args.run(),
         Command::Sweep(args) => args.run(),
+        Command::Evaluate(args) => args.run(),
         Command::Serve(args) => args.run(),
         Command::Device(args) => args.run(),
         Command::Gateway(args) => args.run(),

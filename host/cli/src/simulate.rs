@@ -25,7 +25,8 @@ Every option can also be a key of a TOML file (--config), such as attack = \"col
 environment variable, such as FEDBANDIT_DIM=8. A flag overrides a variable, which overrides the file.
 
 replay:FILE reads CSV. The first line names the columns step, x_1, ..., x_d and reward. Each other line is one action;
-consecutive lines with the same step form a decision set.
+consecutive lines with the same step form a decision set. With a column device, agent i draws from the decision sets of the
+i-th device in the file; if there are more agents than devices, several agents share the rows of one.
 
 Results depend on the options and the seeds only, not on the number of threads.";
 

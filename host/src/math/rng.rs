@@ -25,6 +25,8 @@ pub(crate) enum Purpose {
     HostileController,
     /// Presence of a device.
     Participation,
+    /// Acceptance of logged events.
+    Rejection,
 }
 
 /// Returns the generator of a purpose. Its state is a hash, so that generators are independent.

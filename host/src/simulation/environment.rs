@@ -43,7 +43,7 @@ pub enum Environment {
     /// Two populations: as `Ball`, with coordinates scaled by 0.1. Agents with an even number have the second half scaled (j ≥ d/2,
     /// counted from 0), those with an odd number the first half (j < d/2). For odd d, the first half is the larger one.
     Mixture,
-    /// Steps of a log, drawn uniformly.
+    /// Steps of a log, drawn uniformly. If the log has devices, agent i draws from those of device i modulo their number.
     Replay(PathBuf),
 }
 
@@ -233,7 +233,8 @@ impl World {
             }
             Environment::Replay(_) => {
                 let log = self.log.as_ref().expect("a replay world has a log");
-                for (x, reward) in log.set(below(log.sets(), rng)) {
+                let sets = log.sets_of(agent);
+                for (x, reward) in log.set(sets[below(sets.len(), rng)]) {
                     context.arms.push(Action::from_fn(|j, _| x[j]));
                     context.expected_rewards.push(reward.into());
                 }
@@ -313,6 +314,8 @@ fn least_squares(log: &Log) -> DVector<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::config::RunConfig;
 
@@ -460,6 +463,33 @@ mod tests {
         assert_eq!(set(Environment::Shared, 1, 5), set(Environment::Shared, 2, 5));
         assert_ne!(set(Environment::Shared, 1, 5), set(Environment::Shared, 1, 6));
         assert_ne!(set(Environment::Ball, 1, 5), set(Environment::Ball, 2, 5));
+    }
+
+    /// Rewards tell the sets apart. Without the column, each agent draws every set; the index is the first draw of its generator.
+    #[test]
+    fn replay_draws_from_the_rows_of_the_own_device() {
+        let environment = Environment::Replay("log".into());
+        let run = RunConfig { dim: 1, ..RunConfig::default() };
+        let config = SimulationConfig { run, environment, ..SimulationConfig::default() };
+        let drawn = |text: &str, agent| {
+            let logs = Logs::from([("log".into(), Log::parse(text, false).unwrap().into())]);
+            let world = World::new(&config, &logs, 9).unwrap();
+            let (mut rng, mut context) = (generator(9, Purpose::Agent, agent), Context::<1>::new());
+            let mut one = || {
+                world.draw(agent, 0, &mut rng, &mut context);
+                context.expected_rewards[0]
+            };
+            (0..100).map(|_| one()).collect::<Vec<f64>>()
+        };
+        let values = |drawn: Vec<f64>| drawn.into_iter().map(|reward| reward as u32).collect::<BTreeSet<_>>();
+        let with = "step,device,x_1,reward\n1,7,0.1,1\n2,7,0.1,2\n3,4,0.1,3\n";
+        assert_eq!(values(drawn(with, 0)), BTreeSet::from([1, 2]));
+        assert_eq!(values(drawn(with, 1)), BTreeSet::from([3]));
+        assert_eq!(values(drawn(with, 2)), BTreeSet::from([1, 2]));
+        let without = "step,x_1,reward\n1,0.1,1\n2,0.1,2\n3,0.1,3\n";
+        let mut rng = generator(9, Purpose::Agent, 1);
+        let expected: Vec<f64> = (0..100).map(|_| 1.0 + below(3, &mut rng) as f64).collect();
+        assert_eq!(drawn(without, 1), expected);
     }
 
     #[test]

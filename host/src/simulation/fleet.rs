@@ -166,7 +166,6 @@ macro_rules! for_dimensions {
         $of! { 2 4 8 }
     };
 }
-#[cfg(feature = "service")]
 pub(crate) use for_dimensions;
 
 macro_rules! by_dimension {

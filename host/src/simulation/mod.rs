@@ -44,6 +44,7 @@ pub use config::SimulationConfig;
 pub use environment::Environment;
 pub use experiment::Experiment;
 pub use fleet::DIMENSIONS;
+pub(crate) use fleet::for_dimensions;
 pub use forged_summary::ForgedSummary;
 pub use guard::GuardName;
 pub use hostile_controller::Forgery;

@@ -86,11 +86,13 @@ fn replay_log(data: &[u8]) {
     for bounded in [false, true] {
         let Ok(log) = Log::parse(&text, bounded) else { continue };
         let names: Vec<String> = (1..=log.dimension()).map(|j| format!("x_{j}")).collect();
-        let mut again = format!("step,{},reward\n", names.join(","));
+        let mut again = format!("step,device,{},reward\n", names.join(","));
         for step in 0..log.sets() {
+            let device = log.devices().iter().position(|sets| sets.contains(&step));
+            let device = device.expect("each set has a device");
             for (x, reward) in log.set(step) {
                 let x: Vec<String> = x.iter().map(|x| format!("{x:?}")).collect();
-                again += &format!("{step},{},{reward:?}\n", x.join(","));
+                again += &format!("{step},{device},{},{reward:?}\n", x.join(","));
             }
         }
         assert_eq!(Log::parse(&again, bounded), Ok(log));
@@ -242,7 +244,10 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
             "dir = \"a\"\nmqtt = \"mqtts://user:word@host:1883\"\nmqtt-ca = \"ca.pem\"\ntls = \"0.0.0.0:7701\"\n\
              certificate = \"cert.pem\"\nkey = \"key.pem\"\nserial = [\"/dev/ttyUSB0:115200\"]\naggregator = \"mean\"\n",
         ]),
-        "replay_log" => text(&["step,x_1,x_2,reward\n1,0.6,0.8,0.4\n1,1.0,0.0,-0.2\n# a comment\n2,0.0,0.5,0.1\n"]),
+        "replay_log" => text(&[
+            "step,x_1,x_2,reward\n1,0.6,0.8,0.4\n1,1.0,0.0,-0.2\n# a comment\n2,0.0,0.5,0.1\n",
+            "device,step,x_1,reward\na,1,0.6,0.4\nb,1,1.0,-0.2\na,2,0.0,0.1\n",
+        ]),
         "npy" => {
             let header = "{'descr': '<f8', 'fortran_order': True, 'shape': (1, 2), }\n";
             let mut array =

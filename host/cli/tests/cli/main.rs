@@ -5,5 +5,6 @@ mod benchmarks;
 #[path = "../shared/directory.rs"]
 mod directory;
 mod docs;
+mod evaluate;
 mod privacy;
 mod simulate;

@@ -11,7 +11,7 @@ use serde_json::Value;
 const SMALL: &str = "--agents 12 --dim 4 --steps 128 --seeds 1,2";
 
 impl Directory {
-    fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
         path
@@ -28,18 +28,18 @@ fn fedbandit(directory: &Path, arguments: &str) -> Output {
     command.current_dir(directory).args(arguments.split_whitespace()).output().unwrap()
 }
 
-fn stdout(directory: &Path, arguments: &str) -> String {
+pub(crate) fn stdout(directory: &Path, arguments: &str) -> String {
     let output = fedbandit(directory, arguments);
     assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(directory: &Path, arguments: &str) -> Value {
+pub(crate) fn json(directory: &Path, arguments: &str) -> Value {
     serde_json::from_str(&stdout(directory, &format!("{arguments} --json"))).unwrap()
 }
 
 /// Asserts the exit code, a sentence on stderr, and an empty stdout.
-fn refuses(directory: &Path, arguments: &str, code: i32, sentence: &str) {
+pub(crate) fn refuses(directory: &Path, arguments: &str, code: i32, sentence: &str) {
     let output = fedbandit(directory, arguments);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments}: {stderr}");

@@ -188,7 +188,13 @@ impl Capped {
     /// J is replaced by a lower bound ([`least`]), which is larger in both of its places.
     ///
     /// `sample` are the rows of the units among which directions are searched, if not all.
-    fn width(&self, frame: &Frame, fit: &Fit, (a, lambda): (f64, f64), sample: Option<&[usize]>) -> Option<DMatrix<f64>> {
+    fn width(
+        &self,
+        frame: &Frame,
+        fit: &Fit,
+        (a, lambda): (f64, f64),
+        sample: Option<&[usize]>,
+    ) -> Option<DMatrix<f64>> {
         let Assumptions { noise, theta_bound, forgetting, .. } = self.assumptions;
         let (d, n) = (self.units.d as f64, self.units.len() as f64);
         let honest = (1.0 - a) * n;

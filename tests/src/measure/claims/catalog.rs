@@ -7,10 +7,10 @@ use super::checks::{
     AtLeast, AtMost, Check, ENVIRONMENTS, Unlimited, forget_checks, least, most, robust_checks, slope, start_checks,
     whitened_checks, widest, width_check, width_check_of_many,
 };
-use super::{fleets, guard};
 use super::tables::{
     attack_table, forget_table, horizon_table, no_table, setting_table, solo_table, theorem_table, whitened_table,
 };
+use super::{fleets, guard};
 
 pub(super) struct Claim {
     pub(super) name: &'static str,

@@ -52,7 +52,8 @@ pub(super) fn replace(docs: &Path, measured: &Path, titles: &[&str]) -> Result<(
     let (mut page, new) = (sections(docs)?, sections(measured)?);
     page.extend(new);
     let text = [""].iter().chain(titles).filter_map(|title| page.get(*title)).map(String::as_str).collect::<Vec<_>>();
-    let copied = figures(measured)?.into_iter().try_for_each(|(name, bytes)| fs::write(docs.join("figures").join(name), bytes));
+    let copied =
+        figures(measured)?.into_iter().try_for_each(|(name, bytes)| fs::write(docs.join("figures").join(name), bytes));
     copied.and_then(|()| fs::write(docs.join("simulation.md"), text.join("\n## "))).map_err(|error| error.to_string())
 }
 
@@ -82,7 +83,7 @@ fn figures(directory: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
         for entry in fs::read_dir(directory.join("figures"))? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name != "status.png" {
+            if name != "status.png" && !name.starts_with("guide-") {
                 figures.insert(name, fs::read(entry.path())?);
             }
         }

@@ -34,9 +34,8 @@ fn kind(config: &SimulationConfig) -> String {
 /// Returns the attack with the largest mean total, and that total.
 fn worst<'a>(groups: &[Vec<&'a Record>], of: impl Fn(&SimulationConfig) -> bool) -> (f64, &'a str) {
     let of = groups.iter().filter(|group| of(&group[0].config));
-    of.map(|group| (mean_total(group), group[0].outcome.attack.as_str())).fold((0.0, "–"), |worst, cell| {
-        if cell.0 > worst.0 { cell } else { worst }
-    })
+    of.map(|group| (mean_total(group), group[0].outcome.attack.as_str()))
+        .fold((0.0, "–"), |worst, cell| if cell.0 > worst.0 { cell } else { worst })
 }
 
 pub(super) fn limit_checks(records: &[Record]) -> Vec<Check> {
