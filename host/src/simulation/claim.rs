@@ -151,3 +151,117 @@ fn capped(cap: &DMatrix<f64>, information: &DMatrix<f64>) -> DMatrix<f64> {
 fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     Some(matrix.clone().cholesky()?.inverse())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fleet::Summaries;
+    use super::*;
+    use crate::algorithm::{Admission, Level};
+
+    const LENGTH: u32 = 16;
+    const R: f64 = 0.5;
+
+    fn vector(values: [f64; 2]) -> DVector<f64> {
+        DVector::from_row_slice(&values)
+    }
+
+    /// Streams of three honest agents and a colluder in two dimensions.
+    fn streams() -> Streams {
+        let mut streams = Streams::zeros(4, 2).unwrap();
+        let grams = [[90.0, 1.0, 4.0], [80.0, -1.0, 0.0], [10.0, 0.0, 30.0], [20.0, 3.0, 5.0]];
+        grams.iter().enumerate().for_each(|(row, gram)| streams.add(row, gram, &[3.0, -2.0]));
+        streams
+    }
+
+    fn with_search(reward_bound: Option<f64>, test: impl Fn(&ClaimSearch<'_>)) {
+        let summaries = Summaries::of(2, vec![9.0, 1.0, 4.0, 3.0, 1.0]);
+        let (theta, explored) = ([0.6, -0.8], DMatrix::identity(2, 2));
+        let knowledge = Knowledge::new((LENGTH, reward_bound), &theta, (4, 1), &[0], &summaries, &explored);
+        let streams = streams();
+        test(&ClaimSearch::new(&knowledge, R, (&streams, &streams), &[0, 1, 2]).unwrap());
+    }
+
+    /// Every q with every e, and distances from none to far beyond any filter.
+    fn claims() -> Vec<Claim> {
+        let directions = [[1.0, 0.0], [0.3, -2.0]].map(vector);
+        let explored = directions.iter().cloned().map(Some).chain([None]);
+        let pairs = explored.flat_map(|q| directions.clone().map(|error| (q.clone(), error)));
+        let at = |(explored, error): (Option<DVector<f64>>, DVector<f64>)| {
+            [0.0, 2.2, 1e3].map(|distance| Claim { explored: explored.clone(), error: error.clone(), distance })
+        };
+        pairs.flat_map(at).collect()
+    }
+
+    #[test]
+    fn messages_pass_admission() {
+        for reward_bound in [None, Some(1.0)] {
+            let admission = Admission::new(Level::Strict, 2, LENGTH, reward_bound, false).unwrap();
+            with_search(reward_bound, |search| {
+                for claim in claims() {
+                    let message = search.message(&claim, 3);
+                    assert!(admission.check(&message.gram, &message.feature_sum).is_ok(), "{claim:?}: {message:?}");
+                    let silenced = message.feature_sum.iter().all(|value| value.abs() < 1e-3);
+                    let may_be_silent = reward_bound.is_some() && claim.explored.is_none();
+                    assert_eq!(silenced, may_be_silent, "{claim:?}: {message:?}");
+                }
+            });
+        }
+    }
+
+    /// U = L·qqᵀ/‖q‖². With θ_i = Ṽ_i⁻¹v_i after the message, θ_i − θ* is a multiple of e and has the length t·R in the norm of
+    /// (C⁻¹ + Ṽ_i⁻¹)⁻¹.
+    #[test]
+    fn claimed_sums_have_the_planned_information_and_error() {
+        with_search(None, |search| {
+            for claim in claims() {
+                let mut sums_after = streams();
+                let message = search.message(&claim, 3);
+                sums_after.add(3, &message.gram, &message.feature_sum);
+                let (before, (after, sum)) = (sums(&streams(), 3).0, sums(&sums_after, 3));
+                let added = claim.explored.as_ref().map_or_else(
+                    || DMatrix::zeros(2, 2),
+                    |q| q.normalize() * q.normalize().transpose() * f64::from(LENGTH),
+                );
+                assert!((&after - before - added).norm() < 1e-9);
+                let information = after + DMatrix::identity(2, 2) * LAMBDA;
+                let error = information.clone().try_inverse().unwrap() * sum - search.knowledge.theta();
+                assert!((error.normalize() - claim.error.normalize()).norm() < 1e-6 || claim.distance == 0.0);
+                let inverses = search.cap.clone().try_inverse().unwrap() + information.try_inverse().unwrap();
+                let length = error.dot(&(inverses.try_inverse().unwrap() * &error)).sqrt();
+                assert!((length - claim.distance * R).abs() < 1e-6 * (1.0 + claim.distance), "{length}: {claim:?}");
+            }
+        });
+    }
+
+    /// mean (C⁻¹ + Ṽ_i⁻¹)⁻¹ = C/2 over the honest agents.
+    #[test]
+    fn cap_solves_its_equation() {
+        with_search(None, |search| {
+            let streams = streams();
+            let inverse = search.cap.clone().try_inverse().unwrap();
+            let parallel = |row: usize| {
+                let information = sums(&streams, row).0 + DMatrix::identity(2, 2) * LAMBDA;
+                (&inverse + information.try_inverse().unwrap()).try_inverse().unwrap()
+            };
+            let mean: DMatrix<f64> = (0..3).map(parallel).sum::<DMatrix<f64>>() / 3.0;
+            assert!((mean * 2.0 - &search.cap).norm() < 0.02 * search.cap.norm());
+        });
+    }
+
+    #[test]
+    fn search_returns_the_best_claims_tried() {
+        with_search(None, |search| {
+            let mut tried = Vec::new();
+            let score = |claim: &Claim| claim.error[0] / claim.error.norm() - (claim.distance - 3.7).abs();
+            let mut rng = crate::math::rng::generator(1, crate::math::rng::Purpose::Attacker, 0);
+            let differences = vec![vector([0.5, 0.5]); 16];
+            let found = search.run(Some(&claims()[1]), &differences, &mut rng, &mut |claim| {
+                tried.push(score(claim));
+                score(claim)
+            });
+            assert_eq!(score(&found), tried.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            assert!((30..=60).contains(&tried.len()), "{} claims", tried.len());
+            assert!((found.distance - 3.7).abs() < 0.5);
+        });
+    }
+}
