@@ -63,6 +63,9 @@ pub enum Attack {
     Optimal,
     /// Honest for the first half of the episodes, then `optimal`.
     OptimalSleeper,
+    /// (L·qqᵀ, u) or (0, u), from all: information about one direction or none. Chooses q and u among some fifty candidates, each with
+    /// an error of θ that passes for noise, by the rule's next model as `optimal` does.
+    Claim,
     /// No agent is corrupted. The controller is, and forges a model for each device ([`Forgery`](super::Forgery)).
     HostileController,
 }
@@ -93,6 +96,7 @@ named!(
     Adaptive = "adaptive",
     Optimal = "optimal",
     OptimalSleeper = "optimal-sleeper",
+    Claim = "claim",
     HostileController = "hostile-controller",
 );
 
@@ -104,7 +108,7 @@ impl Attack {
 
     /// Returns true if attackers try messages on the rule.
     pub(super) fn is_search(self) -> bool {
-        matches!(self, Self::Adaptive | Self::Sleeper) || self.is_optimal()
+        matches!(self, Self::Adaptive | Self::Sleeper | Self::Claim) || self.is_optimal()
     }
 
     pub(super) fn is_optimal(self) -> bool {

@@ -6,6 +6,7 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
 use super::attack::Attack;
+use super::claim::{Claim, ClaimSearch};
 use super::config::SimulationConfig;
 use super::fleet::{Conduct, Fleet};
 use super::forged_summary::ForgedSummary;
@@ -45,6 +46,8 @@ struct ShadowController {
     noise: f64,
     /// Best placement of the last episode.
     last: Option<Placement>,
+    /// Best claims of the last episode.
+    last_claim: Option<Claim>,
 }
 
 impl Attackers {
@@ -61,7 +64,14 @@ impl Attackers {
             let sums = Streams::zeros(corrupted.len(), config.run.dim);
             let sums = sums.map_err(|error| ConfigError::new("dim", error))?;
             let (own, noise) = (sums.clone(), config.run.rewards.noise());
-            Some(ShadowController { sums, rule: config.resolve().rule(seed)?, own, noise, last: None })
+            Some(ShadowController {
+                sums,
+                rule: config.resolve().rule(seed)?,
+                own,
+                noise,
+                last: None,
+                last_claim: None,
+            })
         } else {
             None
         };
@@ -131,8 +141,14 @@ impl Attackers {
             return;
         }
         let trial = Trial { controller_config, episode, conduct };
-        if let Some(shadow) = shadow.as_mut().filter(|_| self.attack.is_optimal()) {
-            self.individual = shadow.search_optimal(fleet, &trial, &knowledge, &self.explored, rng);
+        if let Some(shadow) = shadow.as_mut().filter(|_| self.attack == Attack::Claim || self.attack.is_optimal()) {
+            let now: Vec<_> = (0..conduct.len()).map(|row| ForgedSummary::own(fleet.summaries(), row)).collect();
+            now.iter().enumerate().for_each(|(row, now)| shadow.own.add(row, &now.gram, &now.feature_sum));
+            self.individual = if self.attack == Attack::Claim {
+                shadow.search_claim(fleet, &trial, &knowledge, &self.honest, rng)
+            } else {
+                shadow.search_optimal(fleet, &trial, &knowledge, (&now, &self.explored), rng)
+            };
             return;
         }
         let mut score = |message: &ForgedSummary| {
@@ -226,6 +242,9 @@ impl Attackers {
 /// Weight of the score gap against regret in the score of `optimal`.
 const SCORE_GAP_WEIGHT: f64 = 0.05;
 
+/// The same for `claim`, whose messages stay in V_i and must pay off later as well.
+const CLAIM_SCORE_GAP_WEIGHT: f64 = 1.0;
+
 fn is_admitted(config: &ControllerConfig, episode: u32, message: &ForgedSummary) -> bool {
     let admission = config.admission(episode, false);
     admission.is_ok_and(|admission| admission.check(&message.gram, &message.feature_sum).is_ok())
@@ -266,28 +285,59 @@ impl Trial<'_> {
         let ControllerConfig { episodes, .. } = self.controller_config;
         score(parameters.model(next, episodes.length(next), self.controller_config.rewards()))
     }
+
+    /// Returns the regret after these messages, plus the score gap with a weight.
+    fn score_of_all(
+        &self,
+        (sums, rule): (&Streams, &mut dyn Rule),
+        fleet: &dyn Fleet,
+        messages: &[Option<ForgedSummary>],
+        gap_weight: f64,
+    ) -> f64 {
+        let sent = messages.iter().enumerate().filter_map(|(row, message)| Some((row, message.as_ref()?)));
+        let sent = sent.filter(|(_, message)| is_admitted(self.controller_config, self.episode, message));
+        let score = |model: Model<'_>| fleet.trial_regret(model) + gap_weight * fleet.trial_score_gap(model);
+        self.score(sums, rule, sent, score)
+    }
 }
 
 impl ShadowController {
+    /// Returns each colluder's message of `claim`; none if C cannot be inverted.
+    fn search_claim(
+        &mut self,
+        fleet: &dyn Fleet,
+        trial: &Trial<'_>,
+        knowledge: &Knowledge,
+        honest: &[usize],
+        rng: &mut Pcg64,
+    ) -> Vec<Option<ForgedSummary>> {
+        let Self { sums, rule, own, noise, last_claim, .. } = self;
+        let (sums, own) = (&*sums, &*own);
+        let Some(search) = ClaimSearch::new(knowledge, *noise, (own, sums), honest) else {
+            return vec![None; trial.conduct.len()];
+        };
+        let messages = |claim: &Claim| trial.for_attacked(|row| search.message(claim, row));
+        let found = search.run(last_claim.as_ref(), &fleet.action_differences(), rng, &mut |claim| {
+            trial.score_of_all((sums, &mut **rule), fleet, &messages(claim), CLAIM_SCORE_GAP_WEIGHT)
+        });
+        let chosen = messages(&found);
+        *last_claim = Some(found);
+        chosen
+    }
+
     /// Returns each colluder's message of `optimal`.
     fn search_optimal(
         &mut self,
-        fleet: &mut dyn Fleet,
+        fleet: &dyn Fleet,
         trial: &Trial<'_>,
         knowledge: &Knowledge,
-        explored: &DMatrix<f64>,
+        (now, explored): (&[ForgedSummary], &DMatrix<f64>),
         rng: &mut Pcg64,
     ) -> Vec<Option<ForgedSummary>> {
-        let summaries = fleet.summaries();
-        let now: Vec<_> = (0..trial.conduct.len()).map(|row| ForgedSummary::own(summaries, row)).collect();
-        let Self { sums, rule, own, noise, last } = self;
-        now.iter().enumerate().for_each(|(row, now)| own.add(row, &now.gram, &now.feature_sum));
-        let (sums, own, differences) = (&*sums, &*own, fleet.action_differences());
+        let Self { sums, rule, own, noise, last, .. } = self;
+        let (sums, own) = (&*sums, &*own);
         let mut score = |messages: &[Option<ForgedSummary>]| {
-            let sent = messages.iter().enumerate().filter_map(|(row, message)| Some((row, message.as_ref()?)));
-            let sent = sent.filter(|(_, message)| is_admitted(trial.controller_config, trial.episode, message));
-            let score = |model: Model<'_>| fleet.trial_regret(model) + SCORE_GAP_WEIGHT * fleet.trial_score_gap(model);
-            trial.score(sums, &mut **rule, sent, score)
+            trial.score_of_all((sums, &mut **rule), fleet, messages, SCORE_GAP_WEIGHT)
         };
         let mut best = (f64::NEG_INFINITY, None);
         let common = knowledge.common(Attack::Adaptive, &mut |message| {
@@ -297,10 +347,10 @@ impl ShadowController {
             }
             score
         });
-        let Some(search) = PlacementSearch::new(knowledge, *noise, (own, sums), &now, explored) else {
+        let Some(search) = PlacementSearch::new(knowledge, *noise, (own, sums), now, explored) else {
             return trial.for_attacked(|_| common.clone().unwrap_or_else(|| now[0].clone()));
         };
-        let (found, placement) = search.run(last.as_ref(), differences, rng, &mut |placement| {
+        let (found, placement) = search.run(last.as_ref(), fleet.action_differences(), rng, &mut |placement| {
             score(&trial.for_attacked(|row| search.message(placement, row)))
         });
         let messages = match best {

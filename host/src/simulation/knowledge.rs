@@ -80,6 +80,11 @@ impl Knowledge {
         self.episode_len
     }
 
+    /// Returns r_max.
+    pub(super) fn reward_bound(&self) -> Option<f64> {
+        self.reward_bound
+    }
+
     /// Returns w.
     fn best(&self) -> DVector<f64> {
         self.theta.normalize()
@@ -217,6 +222,7 @@ impl Knowledge {
             | Attack::Asymmetric
             | Attack::Replay
             | Attack::Silent
+            | Attack::Claim
             | Attack::HostileController => return None,
         };
         Some(self.make_consistent(message))

@@ -17,6 +17,7 @@
 mod attack;
 mod attackers;
 mod batch;
+mod claim;
 mod colluders;
 mod config;
 mod environment;

@@ -139,7 +139,7 @@ impl<'a> PlacementSearch<'a> {
 }
 
 /// Returns V and v of a row.
-fn sums(streams: &Streams, row: usize) -> (DMatrix<f64>, DVector<f64>) {
+pub(super) fn sums(streams: &Streams, row: usize) -> (DMatrix<f64>, DVector<f64>) {
     let gram = symmetric::matrix(streams.gram.row(row), streams.dimension());
     (gram, DVector::from_column_slice(streams.feature_sum.row(row)))
 }

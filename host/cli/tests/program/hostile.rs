@@ -47,7 +47,7 @@ const ATTACKS: [&[Attack]; HOSTILE as usize] = [
     &[Attack::InnerProduct],
     &[Attack::MinMax],
     &[Attack::Mimic],
-    &[Attack::GramInflate],
+    &[Attack::GramInflate, Attack::Claim],
     &[Attack::GramDeflate],
     &[Attack::WeakDirection],
     &[Attack::Replay],
