@@ -65,7 +65,7 @@ impl ResolvedRun {
 
     /// Validates combinations of rule, schedule, privacy and admission level.
     fn validate_rule(&self) -> Result<(), ConfigError> {
-        let RunConfig { privacy, rewards, aggregator, schedule, .. } = self.config;
+        let RunConfig { privacy, rewards, aggregator, schedule, forget, .. } = self.config;
         if privacy.is_some() && rewards.bound().is_none() {
             let why = "otherwise one message could change the sums without limit";
             return fail("privacy", format!("requires bounded rewards (rewards = \"bounded\"); {why}"));
@@ -73,10 +73,20 @@ impl ResolvedRun {
         if privacy.is_some() && aggregator == AggregatorName::Solo {
             return fail("privacy", "not available with solo, which sends no messages");
         }
-        if aggregator.is_whitened() && !(rewards.noise() > 0.0) {
+        if aggregator.is_whitened() && !(self.noise.noise() > 0.0) {
             let reason =
                 format!("{aggregator} needs a noise level R > 0 (e.g. gaussian:0.5) to tell noise from corruption");
             return fail("rewards", reason);
+        }
+        if let (true, RewardKind::Auto(bound)) = (aggregator.is_whitened(), self.noise) {
+            if aggregator != AggregatorName::CappedFilter {
+                let remedy = format!("declare it as gaussian:R, or as gaussian:{bound} if only a bound is known");
+                return fail("rewards", format!("{aggregator} does not estimate the noise level (auto); {remedy}"));
+            }
+            if forget.is_some() {
+                let why = "in sums with a half-life, noise is smaller than R. Use gaussian:R";
+                return fail("rewards", format!("auto is not available with forget; {why}"));
+            }
         }
         if aggregator.is_whitened() && schedule == ScheduleName::Theorem {
             return fail("schedule", format!("no theorem covers {aggregator}; use calibrated"));

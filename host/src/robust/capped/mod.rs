@@ -10,7 +10,7 @@ use nalgebra::{DMatrix, DVector};
 
 use super::matrices::{outer_sum, positive_part, symmetrised};
 use super::width::{FilterEffect, TAIL, filter_effect};
-use super::{Assumptions, kernel};
+use super::{Assumptions, kernel, noise};
 use crate::aggregate::{AggregateError, certify};
 use crate::algorithm::{Estimate, ModelParameters, Rule, Streams};
 use crate::math::symmetric;
@@ -45,6 +45,8 @@ use units::{Frame, Units, along, pack, weighted, weighted_rows};
 #[derive(Debug)]
 pub struct Capped {
     assumptions: Assumptions,
+    /// Upper bound on R, if R is estimated.
+    noise_bound: Option<f64>,
     cap: Cap,
     units: Units,
 }
@@ -76,7 +78,12 @@ struct Solution {
 impl Capped {
     /// Creates the rule. The fields of [`Assumptions`] document their valid ranges; `stream_noise` must be `None`.
     pub fn new(assumptions: Assumptions) -> Self {
-        Self { assumptions, cap: Cap::default(), units: Units::default() }
+        Self { assumptions, noise_bound: None, cap: Cap::default(), units: Units::default() }
+    }
+
+    /// Creates the rule for noise of an unknown level, of which `noise` is an upper bound. R is estimated (`noise.rs`).
+    pub fn with_noise_bound(assumptions: Assumptions) -> Self {
+        Self { noise_bound: Some(assumptions.noise), ..Self::new(assumptions) }
     }
 
     /// Runs all steps, and again without units that cannot be honest.
@@ -110,11 +117,20 @@ impl Capped {
 
     /// Runs steps 1 to 5. Also returns which units may be honest.
     fn solve_once(&mut self, streams: &Streams, corruption: f64) -> Option<(Solution, Vec<bool>)> {
-        let Assumptions { noise, theta_bound, .. } = self.assumptions;
-        let Self { cap, units, .. } = self;
+        let Self { assumptions: Assumptions { noise, theta_bound, .. }, noise_bound, cap, units } = self;
         let frame = cap.apply(units, streams, corruption)?;
-        let start = start(units, noise)?;
-        let fit = filter(units, &start, corruption, noise)?;
+        let mut phi = start(units, noise_bound.unwrap_or(*noise))?;
+        if let Some(bound) = *noise_bound {
+            let corrupted = (corruption * streams.gram.len() as f64).floor() as usize;
+            // Twice, since the start depends a little on R.
+            for _ in 0..2 {
+                let theta = frame.factor.tr_solve_lower_triangular(&phi)?;
+                *noise = noise::estimate(streams, &theta, corrupted, bound);
+                phi = start(units, *noise)?;
+            }
+        }
+        let (noise, theta_bound) = (*noise, *theta_bound);
+        let fit = filter(units, &phi, corruption, noise)?;
         let width = self.width(&frame, &fit, corruption)?;
         let (d, n) = (streams.dimension() as f64, streams.gram.len() as f64);
         let own = noise * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()) + LAMBDA.sqrt() * theta_bound;
