@@ -65,7 +65,7 @@ impl ResolvedRun {
 
     /// Validates combinations of rule, schedule, privacy and admission level.
     fn validate_rule(&self) -> Result<(), ConfigError> {
-        let RunConfig { privacy, rewards, aggregator, schedule, forget, .. } = self.config;
+        let RunConfig { privacy, rewards, aggregator, schedule, .. } = self.config;
         if privacy.is_some() && rewards.bound().is_none() {
             let why = "otherwise one message could change the sums without limit";
             return fail("privacy", format!("requires bounded rewards (rewards = \"bounded\"); {why}"));
@@ -78,15 +78,9 @@ impl ResolvedRun {
                 format!("{aggregator} needs a noise level R > 0 (e.g. gaussian:0.5) to tell noise from corruption");
             return fail("rewards", reason);
         }
-        if let (true, RewardKind::Auto(bound)) = (aggregator.is_whitened(), self.noise) {
-            if aggregator != AggregatorName::CappedFilter {
-                let remedy = format!("declare it as gaussian:R, or as gaussian:{bound} if only a bound is known");
-                return fail("rewards", format!("{aggregator} does not estimate the noise level (auto); {remedy}"));
-            }
-            if forget.is_some() {
-                let why = "in sums with a half-life, noise is smaller than R. Use gaussian:R";
-                return fail("rewards", format!("auto is not available with forget; {why}"));
-            }
+        if let (AggregatorName::WhitenedFilter, RewardKind::Auto(bound)) = (aggregator, self.noise) {
+            let remedy = format!("use capped-filter, or declare R (gaussian:{bound} if only a bound is known)");
+            return fail("rewards", format!("{aggregator} does not estimate the noise level (auto); {remedy}"));
         }
         if aggregator.is_whitened() && schedule == ScheduleName::Theorem {
             return fail("schedule", format!("no theorem covers {aggregator}; use calibrated"));
@@ -116,7 +110,7 @@ impl ResolvedRun {
 
     /// Validates the half-life and its combinations.
     fn validate_forgetting(&self) -> Result<(), ConfigError> {
-        let RunConfig { forget, privacy, schedule, .. } = self.config;
+        let RunConfig { forget, privacy, schedule, aggregator, .. } = self.config;
         let Some(half_life) = forget else { return Ok(()) };
         if half_life == 0 {
             return fail("forget", "must be at least 1 step, got 0");
@@ -124,6 +118,13 @@ impl ResolvedRun {
         if privacy.is_some() {
             let why = "its proof needs sums in which every message keeps its weight";
             return fail("forget", format!("not available with privacy; {why}"));
+        }
+        if aggregator == AggregatorName::CappedFilter && matches!(self.noise, RewardKind::Auto(_)) {
+            let why = "the noise of old steps counts less than R";
+            return fail(
+                "forget",
+                format!("not available with an estimated noise level (auto); {why}. Use gaussian:R"),
+            );
         }
         if schedule == ScheduleName::Theorem {
             let why = "the theorems are about sums in which every message keeps its weight";

@@ -96,14 +96,14 @@ impl SimulationConfig {
     }
 
     /// Returns the reference run for the regret of this one: the mean over the honest agents alone, on the same draws. For a
-    /// whitened rule, it has the same width.
+    /// whitened rule, it has the same width. The reference knows R and S of the simulation.
     pub fn oracle(&self) -> Self {
         let run = if self.run.aggregator.is_whitened() {
             RunConfig { aggregator: AggregatorName::WhitenedOracle, ..self.run }
         } else {
             RunConfig { aggregator: AggregatorName::Oracle, design_corruption: None, ..self.run }
         };
-        Self { run, attack: Attack::None, ..self.clone() }
+        Self { run, attack: Attack::None, assumed_rewards: None, assumed_theta_norm: None, ..self.clone() }
     }
 }
 
