@@ -8,7 +8,7 @@ use fedbandit_tests::planted;
 
 const HELP: &str = "\
 usage: fedbandit-tests budget [--write]
-       fedbandit-tests claims [--write]
+       fedbandit-tests claims [NAME ... | --write]
        fedbandit-tests crash --kills N [--write]
        fedbandit-tests fuzz --seconds N [--write]
        fedbandit-tests hostile --minutes N [--write]
@@ -20,7 +20,7 @@ usage: fedbandit-tests budget [--write]
 
   budget    Measure RAM, flash and instructions of the agent on each Cortex-M core, under QEMU.
             Fails if a number exceeds its limit or differs from core/budget.csv
-  claims    Run the simulations behind docs/simulation.md, and compare
+  claims    Run the simulations behind docs/simulation.md, and compare; those of some sections only with names
   crash     Kill the service, its broker and its devices N times
   fuzz      Run each target of fuzz/ under libFuzzer for N seconds
   hostile   Run every attack and every abuse by four in ten devices, for at least N minutes
@@ -45,6 +45,7 @@ fn main() -> ExitCode {
     let outcome = match *arguments {
         ["budget"] => budget::check(write).map_err(Failure::from),
         ["claims"] => claims::run(write).map_err(Failure::from),
+        ["claims", ref names @ ..] if !write => claims::run_some(names).map_err(Failure::from),
         ["crash", "--kills", n] => with_number(n, |n| long_runs::crash(n, write).map_err(Failure::from)),
         ["fuzz", "--seconds", n] => with_number(n, |n| long_runs::fuzz(n, write)),
         ["hostile", "--minutes", n] => with_number(n, |n| long_runs::hostile(n, write).map_err(Failure::from)),

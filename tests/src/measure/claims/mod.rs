@@ -4,6 +4,7 @@ mod catalog;
 mod checks;
 mod compare;
 mod guard;
+mod misspecified;
 mod tables;
 
 use std::fmt::Write;
@@ -39,6 +40,14 @@ pub fn run(write: bool) -> Result<String, String> {
     let measured = measure(&scratch, &[]);
     compare::compare(&docs, &scratch)?;
     measured
+}
+
+/// Measures some claims, and writes simulation.md and its figures into target/claims.
+///
+/// # Errors
+/// As [`measure`].
+pub fn run_some(names: &[&str]) -> Result<String, String> {
+    measure(&repository().join("target/claims"), names)
 }
 
 /// Measures claims, all of them if no name is given, and writes simulation.md and its figures into a directory.
