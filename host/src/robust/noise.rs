@@ -14,7 +14,8 @@
 //! exceeds. The distribution of q/R² does not depend on how much a unit has explored, so R̂ is as precise after the first episodes
 //! as later.
 //!
-//! **Lemma.** Let θ be fixed, and let honest units be independent, with Gaussian noise.
+//! **Lemma.** Let θ be fixed, let honest units be independent, with Gaussian noise, and let q_i/R² at θ* have the law of gχ²_h. It
+//! has if V_i ≫ λI and actions do not depend on rewards; otherwise this is an approximation.
 //!
 //! 1. *Against liars near θ.* P(R̂ < xR) ≤ P(Bin(m − f, p) ≥ k − f), where p = max_i P(gχ²_h ≤ x²F_i⁻¹(v)), for every θ. With
 //!    x = 1, p = v: even if f corrupted units are at distance 0, the expected number of honest q_i below R²F_i⁻¹(v) is
