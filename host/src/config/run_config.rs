@@ -60,7 +60,7 @@ impl RunConfig {
 
     /// Resolves all defaults. `sigma` is used unless the configuration sets another value.
     pub(crate) fn resolve(&self, sigma: f64) -> ResolvedRun {
-        let RunConfig { rewards, theta_norm, .. } = *self;
+        let Self { rewards, theta_norm, .. } = *self;
         ResolvedRun { config: *self, sigma: self.sigma.unwrap_or(sigma), noise: rewards, theta_bound: theta_norm }
     }
 }
