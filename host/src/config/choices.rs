@@ -62,7 +62,8 @@ impl AggregatorName {
         }
         let reason = format!(
             "{self} needs the noise level of rewards; set rewards = \"gaussian:R\" for R-sub-Gaussian noise, \
-             or \"bounded\" if they are within [-1, 1]; aggregator = \"geometric-median\" does not need it"
+             \"bounded\" if they are within [-1, 1], or \"auto:MAX\" to have R <= MAX estimated; \
+             aggregator = \"geometric-median\" does not need it"
         );
         Err(ConfigError::new("rewards", reason))
     }
@@ -143,13 +144,15 @@ pub enum RewardKind {
     Gaussian(f64),
     /// 1 with probability (1 + ⟨x, θ*⟩)/2, else −1.
     Bounded,
+    /// Noise of an unknown level, which is at most this bound. `capped-filter` estimates it from the messages.
+    Auto(f64),
 }
 
 impl RewardKind {
-    /// Returns R, for which the noise is R-sub-Gaussian.
+    /// Returns R, for which the noise is R-sub-Gaussian. If the level is unknown, it is the upper bound.
     pub fn noise(self) -> f64 {
         match self {
-            Self::Gaussian(noise) => noise,
+            Self::Gaussian(noise) | Self::Auto(noise) => noise,
             // The values are within an interval of length 2.
             Self::Bounded => 1.0,
         }
@@ -158,7 +161,7 @@ impl RewardKind {
     /// Returns r_max, if rewards are bounded.
     pub fn bound(self) -> Option<f64> {
         match self {
-            Self::Gaussian(_) => None,
+            Self::Gaussian(_) | Self::Auto(_) => None,
             Self::Bounded => Some(1.0),
         }
     }
@@ -171,6 +174,7 @@ impl fmt::Display for RewardKind {
         match self {
             Self::Gaussian(noise) => write!(f, "gaussian:{noise}"),
             Self::Bounded => f.pad("bounded"),
+            Self::Auto(bound) => write!(f, "auto:{bound}"),
         }
     }
 }
@@ -179,12 +183,17 @@ impl FromStr for RewardKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let noise = |noise: &str| noise.parse().ok().filter(|noise| (0.0..=MAX_REWARD).contains(noise));
-        match text.strip_prefix("gaussian:").map(noise) {
-            Some(Some(noise)) => Ok(Self::Gaussian(noise)),
-            None if text == "bounded" => Ok(Self::Bounded),
+        let (kind, noise) = text.split_once(':').unwrap_or((text, ""));
+        let level = noise.parse().ok().filter(|noise| (0.0..=MAX_REWARD).contains(noise));
+        match (kind, level) {
+            ("gaussian", Some(noise)) => Ok(Self::Gaussian(noise)),
+            ("auto", Some(bound)) if bound > 0.0 => Ok(Self::Auto(bound)),
+            ("auto", _) => Err(format!(
+                "invalid rewards '{text}'; expected auto:MAX with a positive upper bound on the noise level, at most {MAX_REWARD:e}"
+            )),
+            _ if text == "bounded" => Ok(Self::Bounded),
             _ => Err(format!(
-                "invalid rewards '{text}'; expected gaussian:R with a noise level R from 0 to {MAX_REWARD:e}, or bounded"
+                "invalid rewards '{text}'; expected gaussian:R with a noise level R from 0 to {MAX_REWARD:e}, bounded, or auto:MAX"
             )),
         }
     }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use fedbandit_core::MAX_EPISODE_LEN;
 use rand_pcg::rand_core::Rng;
 
-use super::{AggregatorName, ConfigError, RunConfig, ScheduleName};
+use super::{AggregatorName, ConfigError, RewardKind, RunConfig, ScheduleName};
 use crate::aggregate::{
     Aggregator, CoordinateMedian, GeometricMedian, Groups, Krum, Mean, MultiKrum, Tolerance, TrimmedMean, corrupted,
 };
@@ -26,6 +26,10 @@ const EPSILON: f64 = 1e-3;
 pub(crate) struct ResolvedRun {
     pub(super) config: RunConfig,
     pub(super) sigma: f64,
+    /// Source of the noise level R that rules assume: `rewards`, or what a simulation has in its place.
+    pub(crate) noise: RewardKind,
+    /// S that rules assume: `theta-norm`, or what a simulation has in its place.
+    pub(crate) theta_bound: f64,
 }
 
 impl ResolvedRun {
@@ -52,7 +56,10 @@ impl ResolvedRun {
             AggregatorName::MultiKrum => self.paper_rule(MultiKrum { f, m: None }),
             AggregatorName::WhitenedFilter => Ok(Box::new(Whitened::new(Centre::Filter, self.assumptions()?))),
             AggregatorName::WhitenedOracle => Ok(Box::new(Whitened::new(Centre::Mean, self.assumptions()?))),
-            AggregatorName::CappedFilter => Ok(Box::new(Capped::new(self.assumptions()?))),
+            AggregatorName::CappedFilter => Ok(Box::new(match self.noise {
+                RewardKind::Auto(_) => Capped::with_noise_bound(self.assumptions()?),
+                RewardKind::Gaussian(_) | RewardKind::Bounded => Capped::new(self.assumptions()?),
+            })),
         }
     }
 
@@ -64,11 +71,10 @@ impl ResolvedRun {
     }
 
     fn assumptions(&self) -> Result<Assumptions, ConfigError> {
-        let RunConfig { rewards, theta_norm, .. } = self.config;
         Ok(Assumptions {
             corruption: self.design_corruption(),
-            noise: rewards.noise(),
-            theta_bound: theta_norm,
+            noise: self.noise.noise(),
+            theta_bound: self.theta_bound,
             stream_noise: self.stream_noise()?,
             forgetting: self.config.forget.is_some(),
         })
@@ -104,12 +110,10 @@ impl ResolvedRun {
     }
 
     fn schedule(&self) -> Result<Box<dyn Schedule + Send>, ConfigError> {
-        let RunConfig { rewards, theta_norm, aggregator, schedule, delta, .. } = self.config;
-        let noise = self.stream_noise()?;
+        let RunConfig { aggregator, schedule, delta, .. } = self.config;
+        let (theta_bound, noise) = (self.theta_bound, self.stream_noise()?);
         Ok(match (schedule, aggregator) {
-            (_, AggregatorName::Solo) => {
-                Box::new(SoloSchedule { noise: rewards.noise(), theta_bound: theta_norm, delta })
-            }
+            (_, AggregatorName::Solo) => Box::new(SoloSchedule { noise: self.noise.noise(), theta_bound, delta }),
             (ScheduleName::Calibrated, _) => {
                 let corruption = match aggregator {
                     AggregatorName::Oracle => 0.0,
@@ -117,7 +121,7 @@ impl ResolvedRun {
                     AggregatorName::MedianOfMeans if self.design_corruption() > 0.0 => 1.0 / 3.0,
                     _ => self.design_corruption(),
                 };
-                Box::new(Calibrated { corruption, theta_bound: theta_norm, noise })
+                Box::new(Calibrated { corruption, theta_bound, noise })
             }
             (ScheduleName::Theorem, _) => {
                 let exact = Inexact { epsilon: EPSILON, ..Inexact::default() };
@@ -201,14 +205,14 @@ impl ResolvedRun {
     }
 
     fn problem(&self) -> Problem {
-        let RunConfig { agents, dim, steps, rewards, delta, .. } = self.config;
+        let RunConfig { agents, dim, steps, delta, .. } = self.config;
         Problem {
             agents,
             horizon: steps,
             dimension: dim,
             corruption: self.design_corruption(),
             sigma: self.sigma,
-            noise: rewards.noise(),
+            noise: self.noise.noise(),
             delta,
         }
     }

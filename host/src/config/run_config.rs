@@ -25,7 +25,7 @@ configuration! {
         /// Half-life of all data in steps, for a parameter that drifts: a step that is H steps old counts half [default: none]
         #[serde(skip_serializing_if = "Option::is_none")]
         forget: Option<u32> = None, "H";
-        /// Rewards: gaussian:R with noise level R, or bounded (1 or -1)
+        /// Rewards: gaussian:R with noise level R, bounded (1 or -1), or auto:MAX to estimate R, which is at most MAX
         rewards: RewardKind = RewardKind::Gaussian(0.5), "KIND";
         /// Bound S on the norm of the true parameter; a simulation draws a parameter of this norm
         theta_norm: f64 = 1.0, "S";
@@ -60,6 +60,7 @@ impl RunConfig {
 
     /// Resolves all defaults. `sigma` is used unless the configuration sets another value.
     pub(crate) fn resolve(&self, sigma: f64) -> ResolvedRun {
-        ResolvedRun { config: *self, sigma: self.sigma.unwrap_or(sigma) }
+        let Self { rewards, theta_norm, .. } = *self;
+        ResolvedRun { config: *self, sigma: self.sigma.unwrap_or(sigma), noise: rewards, theta_bound: theta_norm }
     }
 }

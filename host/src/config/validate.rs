@@ -73,10 +73,14 @@ impl ResolvedRun {
         if privacy.is_some() && aggregator == AggregatorName::Solo {
             return fail("privacy", "not available with solo, which sends no messages");
         }
-        if aggregator.is_whitened() && !(rewards.noise() > 0.0) {
+        if aggregator.is_whitened() && !(self.noise.noise() > 0.0) {
             let reason =
                 format!("{aggregator} needs a noise level R > 0 (e.g. gaussian:0.5) to tell noise from corruption");
             return fail("rewards", reason);
+        }
+        if let (AggregatorName::WhitenedFilter, RewardKind::Auto(bound)) = (aggregator, self.noise) {
+            let remedy = format!("use capped-filter, or declare R (gaussian:{bound} if only a bound is known)");
+            return fail("rewards", format!("{aggregator} does not estimate the noise level (auto); {remedy}"));
         }
         if aggregator.is_whitened() && schedule == ScheduleName::Theorem {
             return fail("schedule", format!("no theorem covers {aggregator}; use calibrated"));
@@ -101,7 +105,7 @@ impl ResolvedRun {
 
     /// Validates the half-life and its combinations.
     fn validate_forgetting(&self) -> Result<(), ConfigError> {
-        let RunConfig { forget, privacy, schedule, .. } = self.config;
+        let RunConfig { forget, privacy, schedule, aggregator, .. } = self.config;
         let Some(half_life) = forget else { return Ok(()) };
         if half_life == 0 {
             return fail("forget", "must be at least 1 step, got 0");
@@ -109,6 +113,13 @@ impl ResolvedRun {
         if privacy.is_some() {
             let why = "its proof needs sums in which every message keeps its weight";
             return fail("forget", format!("not available with privacy; {why}"));
+        }
+        if aggregator == AggregatorName::CappedFilter && matches!(self.noise, RewardKind::Auto(_)) {
+            let why = "the noise of old steps counts less than R";
+            return fail(
+                "forget",
+                format!("not available with an estimated noise level (auto); {why}. Use gaussian:R"),
+            );
         }
         if schedule == ScheduleName::Theorem {
             let why = "the theorems are about sums in which every message keeps its weight";

@@ -51,12 +51,17 @@ pub(crate) fn median_shift(a: f64, honest: f64, deviations: f64) -> f64 {
     shift + deviations * (share * (1.0 - share) / honest).sqrt() / density(shift)
 }
 
+/// Quantile of χ² with `freedom` degrees of freedom at the probability Φ(z), by the Wilson–Hilferty approximation.
+pub(crate) fn chi_squared(freedom: f64, z: f64) -> f64 {
+    let variance = 2.0 / (9.0 * freedom);
+    freedom * (1.0 - variance + z * variance.sqrt()).max(0.0).powi(3)
+}
+
 /// Median length of d-dimensional vectors, where a share 1 − a is standard normal and all others are longer.
 ///
-/// It is the 1/(2(1 − a)) quantile of the normal ones, by the Wilson–Hilferty approximation of χ².
+/// It is the 1/(2(1 − a)) quantile of the normal ones.
 pub(crate) fn median_length(d: f64, a: f64) -> f64 {
-    let variance = 2.0 / (9.0 * d);
-    (d * (1.0 - variance + quantile(0.5 / (1.0 - a)) * variance.sqrt()).powi(3)).sqrt()
+    chi_squared(d, quantile(0.5 / (1.0 - a))).sqrt()
 }
 
 #[cfg(test)]

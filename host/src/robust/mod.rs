@@ -12,6 +12,7 @@ mod filter;
 mod gram;
 mod kernel;
 mod matrices;
+mod noise;
 mod width;
 
 pub use capped::Capped;

@@ -10,7 +10,7 @@ use super::hostile_controller::Forgery;
 use super::participation::Participation;
 use crate::aggregate::corrupted;
 use crate::config::keys::configuration;
-use crate::config::{AggregatorName, ConfigError, ResolvedRun, RunConfig, fail};
+use crate::config::{AggregatorName, ConfigError, MAX_REWARD, ResolvedRun, RewardKind, RunConfig, fail};
 
 configuration! {
     /// Settings of a simulated run except its seed: how agents learn, and the world in which they do.
@@ -32,6 +32,12 @@ configuration! {
         /// Presence of honest devices: always, sleepy (own probability, by episode), stretches (the same, by eighths of the run) or
         /// late (half of them join during the run)
         participation: Participation = Participation::Always, "NAME";
+        /// Rewards that rules and guards assume, if other than the simulated ones: gaussian:R, bounded or auto:MAX [default: rewards]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        assumed_rewards: Option<RewardKind> = None, "KIND";
+        /// Bound S that rules and guards assume, if other than the norm of the true parameter [default: theta-norm]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        assumed_theta_norm: Option<f64> = None, "S";
     }
 }
 
@@ -57,14 +63,20 @@ impl SimulationConfig {
                 "not available with privacy, whose proof needs devices that remember nothing but models",
             );
         }
-        self.environment.check_dimension(self.run.dim)?;
+        if let Some(bound) = self.assumed_theta_norm.filter(|bound| !(*bound > 0.0 && *bound <= MAX_REWARD)) {
+            return fail("assumed-theta-norm", format!("must be positive and at most {MAX_REWARD:e}, got {bound}"));
+        }
+        self.environment.check(&self.run)?;
         self.resolve().validate()
     }
 
     /// Resolves all defaults of the run in this world.
     pub(crate) fn resolve(&self) -> ResolvedRun {
         let same = matches!(self.environment, Environment::Shared | Environment::FixedArms);
-        self.run.resolve(if same { 0.0 } else { RunConfig::SIGMA })
+        let mut run = self.run.resolve(if same { 0.0 } else { RunConfig::SIGMA });
+        run.noise = self.assumed_rewards.unwrap_or(run.noise);
+        run.theta_bound = self.assumed_theta_norm.unwrap_or(run.theta_bound);
+        run
     }
 
     /// Returns the guard of the devices. By default they have one where it pays: with a whitened rule and without privacy.
@@ -84,14 +96,14 @@ impl SimulationConfig {
     }
 
     /// Returns the reference run for the regret of this one: the mean over the honest agents alone, on the same draws. For a
-    /// whitened rule, it has the same width.
+    /// whitened rule, it has the same width. The reference knows R and S of the simulation.
     pub fn oracle(&self) -> Self {
         let run = if self.run.aggregator.is_whitened() {
             RunConfig { aggregator: AggregatorName::WhitenedOracle, ..self.run }
         } else {
             RunConfig { aggregator: AggregatorName::Oracle, design_corruption: None, ..self.run }
         };
-        Self { run, attack: Attack::None, ..self.clone() }
+        Self { run, attack: Attack::None, assumed_rewards: None, assumed_theta_norm: None, ..self.clone() }
     }
 }
 
@@ -123,6 +135,8 @@ mod tests {
             guard: None,
             forgery: Forgery::Search,
             participation: Participation::Always,
+            assumed_rewards: None,
+            assumed_theta_norm: None,
         };
         assert_eq!(serde_json::from_str::<SimulationConfig>(text).unwrap(), config);
         assert_eq!(serde_json::from_value::<SimulationConfig>(serde_json::to_value(&config).unwrap()).unwrap(), config);

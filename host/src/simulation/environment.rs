@@ -13,7 +13,7 @@ use rand_pcg::Pcg64;
 
 use super::config::SimulationConfig;
 use super::replay::{Log, Logs};
-use crate::config::{ConfigError, RewardKind};
+use crate::config::{ConfigError, RewardKind, RunConfig};
 use crate::math::rng::{Purpose, below, generator, uniform};
 use crate::math::symmetric;
 use crate::names::{UnknownName, serde_as_text};
@@ -93,13 +93,21 @@ impl FromStr for Environment {
 const QUARTER_TURN: u32 = 4096;
 
 impl Environment {
-    /// Checks that the environment exists in d dimensions.
+    /// Checks that the environment exists with the dimension and the rewards of a run.
     ///
     /// # Errors
-    /// d = 1, where θ* cannot turn and populations cannot differ.
-    pub(super) fn check_dimension(&self, dimension: usize) -> Result<(), ConfigError> {
-        if matches!(self, Self::DriftingTheta | Self::Mixture) && dimension < 2 {
-            return Err(ConfigError::new("dim", format!("{self} needs at least 2 dimensions, got {dimension}")));
+    /// d = 1, where θ* cannot turn and populations cannot differ, or simulated rewards of an unknown noise level.
+    pub(super) fn check(&self, run: &RunConfig) -> Result<(), ConfigError> {
+        if matches!(self, Self::DriftingTheta | Self::Mixture) && run.dim < 2 {
+            return Err(ConfigError::new("dim", format!("{self} needs at least 2 dimensions, got {}", run.dim)));
+        }
+        if let (RewardKind::Auto(_), false) = (run.rewards, matches!(self, Self::Replay(_))) {
+            let reason = format!(
+                "{self} needs a known noise level, got {}; use gaussian:R or bounded. What the rule of a simulation knows of it is \
+                 assumed-rewards",
+                run.rewards
+            );
+            return Err(ConfigError::new("rewards", reason));
         }
         Ok(())
     }
@@ -156,7 +164,7 @@ impl World {
             let reason = format!("log has {} columns x_j, configured {}", log.dimension(), config.run.dim);
             return Err(ConfigError::new("dim", reason));
         }
-        config.environment.check_dimension(config.run.dim)?;
+        config.environment.check(&config.run)?;
         let mut rng = generator(seed, Purpose::World, 0);
         let mut normal = || DVector::<f64>::from_fn(config.run.dim, |_, _| StandardNormal.sample(&mut rng));
         let theta = normal().normalize() * config.run.theta_norm;
@@ -275,7 +283,7 @@ impl World {
         let mean = if faked { -mean } else { mean };
         (match (self.log.is_some(), self.rewards) {
             (true, _) => mean,
-            (false, RewardKind::Gaussian(noise)) => {
+            (false, RewardKind::Gaussian(noise) | RewardKind::Auto(noise)) => {
                 let normal: f64 = StandardNormal.sample(rng);
                 mean + noise * normal
             }
@@ -317,7 +325,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::config::RunConfig;
 
     const DRAWS: usize = 20_000;
     const AGENT: u64 = 2;

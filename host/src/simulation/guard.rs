@@ -33,11 +33,12 @@ impl GuardName {
 
     /// Returns the constants of the guard in a world.
     pub(super) fn constants(config: &SimulationConfig) -> Guard {
+        let run = config.resolve();
         Guard {
-            noise: config.run.rewards.noise().max(MIN_NOISE) as f32,
-            theta_norm: config.run.theta_norm as f32,
-            max_episode_len: config.resolve().longest(),
-            half_life: config.resolve().half_life(),
+            noise: run.noise.noise().max(MIN_NOISE) as f32,
+            theta_norm: run.theta_bound as f32,
+            max_episode_len: run.longest(),
+            half_life: run.half_life(),
         }
     }
 }

@@ -176,6 +176,17 @@ fn invalid_options_are_rejected() {
         ("--rewards bounded --theta-norm 2", "theta-norm: must be at most 1 with bounded rewards, got 2"),
         ("--theta-norm 1e30", "theta-norm: must be positive and at most 1e15"),
         ("--rewards gaussian:1e30", "expected gaussian:R with a noise level R from 0 to 1e15"),
+        ("--rewards auto", "invalid rewards 'auto'; expected auto:MAX with a positive upper bound"),
+        ("--rewards auto:2", "rewards: ball needs a known noise level, got auto:2; use gaussian:R or bounded"),
+        ("--assumed-theta-norm 0", "assumed-theta-norm: must be positive and at most 1e15, got 0"),
+        (
+            "--aggregator whitened-filter --assumed-rewards auto:2",
+            "rewards: whitened-filter does not estimate the noise level (auto); use capped-filter, or declare R",
+        ),
+        (
+            "--aggregator capped-filter --assumed-rewards auto:2 --forget 64",
+            "forget: not available with an estimated noise level (auto)",
+        ),
         ("--seeds one", "--seeds: invalid type: string \"one\", expected u64"),
         ("--nonsense", "unexpected argument '--nonsense'"),
     ] {
@@ -227,6 +238,8 @@ fn invalid_files_are_rejected_with_their_line() {
     let whitened = replay("good.csv") + " --aggregator whitened-filter";
     refuses(&here.0, &whitened, 2, "whitened-filter needs the noise level of rewards");
     assert!(stdout(&here.0, &(whitened + " --rewards gaussian:0.1")).contains("whitened-filter"));
+    let capped = replay("good.csv") + " --aggregator capped-filter --rewards auto:1";
+    assert!(stdout(&here.0, &capped).contains("capped-filter"));
     assert!(here.names("out").contains("report.html"));
 }
 

@@ -10,7 +10,7 @@ use nalgebra::{DMatrix, DVector};
 
 use super::matrices::{outer_sum, positive_part, symmetrised};
 use super::width::{FilterEffect, TAIL, filter_effect};
-use super::{Assumptions, kernel};
+use super::{Assumptions, kernel, noise};
 use crate::aggregate::{AggregateError, certify};
 use crate::algorithm::{Estimate, ModelParameters, Rule, Streams};
 use crate::math::symmetric;
@@ -48,6 +48,8 @@ use units::{Frame, Units, along, pack, weighted, weighted_rows};
 #[derive(Debug)]
 pub struct Capped {
     assumptions: Assumptions,
+    /// Upper bound on R, if R is estimated.
+    noise_bound: Option<f64>,
     cap: Cap,
     units: Units,
     /// Units of [`sample`].
@@ -88,7 +90,13 @@ struct Solution {
 impl Capped {
     /// Creates the rule. The fields of [`Assumptions`] document their valid ranges.
     pub fn new(assumptions: Assumptions) -> Self {
-        Self { assumptions, cap: Cap::default(), units: Units::default(), sample: Units::default() }
+        let [units, sample] = [(); 2].map(|()| Units::default());
+        Self { assumptions, noise_bound: None, cap: Cap::default(), units, sample }
+    }
+
+    /// Creates the rule for noise of an unknown level, of which `noise` is an upper bound. R is estimated (`noise.rs`).
+    pub fn with_noise_bound(assumptions: Assumptions) -> Self {
+        Self { noise_bound: Some(assumptions.noise), ..Self::new(assumptions) }
     }
 
     /// Returns λ and the e of [`Units`] for one unit in an episode.
@@ -103,7 +111,6 @@ impl Capped {
 
     /// Runs all steps, and again without units that cannot be honest.
     fn solve(&mut self, streams: &Streams, episode: u32) -> Option<Solution> {
-        let priors = self.priors(episode, streams.dimension());
         let n = streams.gram.len();
         let limit = (self.assumptions.corruption * n as f64).floor() as usize;
         let (mut present, mut remaining) = ((0..n).collect::<Vec<_>>(), Cow::Borrowed(streams));
@@ -114,7 +121,7 @@ impl Capped {
                 0 => self.assumptions.corruption,
                 _ => ((limit - gone) as f64 / present.len() as f64).max(LEAST_CORRUPTION),
             };
-            let Some((mut solution, honest)) = self.solve_once(&remaining, corruption, priors) else { break };
+            let Some((mut solution, honest)) = self.solve_once(&remaining, corruption, episode) else { break };
             let mut weights = vec![0.0; n];
             present.iter().zip(&solution.weights).for_each(|(unit, weight)| weights[*unit] = *weight);
             solution.weights = weights;
@@ -132,28 +139,36 @@ impl Capped {
     }
 
     /// Runs steps 1 to 5. Also returns which units may be honest.
-    fn solve_once(
-        &mut self,
-        streams: &Streams,
-        corruption: f64,
-        (lambda, added): (f64, f64),
-    ) -> Option<(Solution, Vec<bool>)> {
-        let Assumptions { noise, theta_bound, .. } = self.assumptions;
-        // D_i^{−1/2}B_iL⁻¹L⁻ᵀB_iD_i^{−1/2} is at most I/λ. Without privacy, the bias is no noise.
-        let private = self.assumptions.stream_noise.is_some();
-        let reach = if private { noise * (1.0 + added.max(0.0) / lambda).sqrt() } else { noise };
+    fn solve_once(&mut self, streams: &Streams, corruption: f64, episode: u32) -> Option<(Solution, Vec<bool>)> {
+        let (lambda, added) = self.priors(episode, streams.dimension());
         let rows = sample(streams);
         let sampled = rows.as_ref().and_then(|rows| streams.select(rows));
-        let Self { cap, units, sample, .. } = self;
-        let searched = if sampled.is_some() { &mut *sample } else { &mut *units };
-        let mut frame = cap.apply(searched, sampled.as_ref().unwrap_or(streams), lambda, corruption)?;
-        searched.complete(sampled.as_ref().unwrap_or(streams), &frame, added);
-        let start = start(searched, noise)?;
-        if sampled.is_some() {
-            frame = units.at(streams, &frame.cap(), lambda)?;
-            units.complete(streams, &frame, added);
+        let data = sampled.as_ref().unwrap_or(streams);
+        let searched = if sampled.is_some() { &mut self.sample } else { &mut self.units };
+        let mut frame = self.cap.apply(searched, data, lambda, corruption)?;
+        searched.complete(data, &frame, added);
+        let mut phi = start(searched, self.noise_bound.unwrap_or(self.assumptions.noise))?;
+        if let Some(bound) = self.noise_bound {
+            let corrupted = (corruption * data.gram.len() as f64).floor() as usize;
+            // Twice, since the start depends a little on R.
+            for _ in 0..2 {
+                let theta = frame.factor.tr_solve_lower_triangular(&phi)?;
+                self.assumptions.noise = noise::estimate(data, &theta, corrupted, bound);
+                phi = start(searched, self.assumptions.noise)?;
+            }
         }
-        let fit = filter(units, &start, corruption, (noise, reach))?;
+        let (_, added) = self.priors(episode, streams.dimension());
+        if sampled.is_some() {
+            frame = self.units.at(streams, &frame.cap(), lambda)?;
+            self.sample.complete(data, &frame, added);
+        }
+        if sampled.is_some() || self.noise_bound.is_some() {
+            self.units.complete(streams, &frame, added);
+        }
+        let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
+        // D_i^{−1/2}B_iL⁻¹L⁻ᵀB_iD_i^{−1/2} is at most I/λ. Without privacy, the bias is no noise.
+        let reach = if stream_noise.is_some() { noise * (1.0 + added.max(0.0) / lambda).sqrt() } else { noise };
+        let fit = filter(&self.units, &phi, corruption, (noise, reach))?;
         let width = self.width(&frame, &fit, (corruption, lambda), rows.as_deref())?;
         let (d, n) = (streams.dimension() as f64, streams.gram.len() as f64);
         let own = reach * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()) + lambda.sqrt() * theta_bound;

@@ -5,6 +5,7 @@ mod checks;
 mod compare;
 mod fleets;
 mod guard;
+mod misspecified;
 mod tables;
 
 use std::fmt::Write;
