@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
+use fedbandit::robust::Identifiability;
 use fedbandit::service::event::Event;
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::{Dropped, Link, MasterKey, Registry, StartError, StartOptions, StateMachine, inspect, start};
@@ -444,6 +445,50 @@ fn private_status_does_not_depend_on_rewards() {
     let (low, high) = (status(-3.0), status(5.0));
     assert_eq!(low, high);
     assert!(low.contains("\"mean_reward\":null"), "{low}");
+}
+
+/// Five devices, one of which may be corrupted. Nobody has explored feature 2.
+#[test]
+fn status_shows_directions_that_too_few_devices_have_explored() {
+    let mut run = Run::new(config());
+    run.tick(0);
+    let state = |run: &Run| run.service.status(0).exploration.unwrap();
+    assert_eq!(state(&run).count(Identifiability::NotIdentifiable), 2, "no data yet");
+    let one_feature = |episode| {
+        let (gram, feature_sum) = ((&[4.0, 0.0, 0.0]).into(), (&[2.0, 0.0]).into());
+        Message::Summary(SummaryMessage { episode, steps: 8, reward_sum: 2.0, gram, feature_sum })
+    };
+    (1..=4).for_each(|agent| run.say(agent, &one_feature(1)).unwrap());
+    run.tick(TIME_LIMIT);
+    let closed = state(&run);
+    assert_eq!((closed.units, closed.corrupted, closed.needed), (5, 1, 2.0));
+    assert!(closed.features[0] > 3.99 && closed.features[1] == 0.0, "{:?}", closed.features);
+    let found: Vec<_> = closed.directions.iter().map(|found| (found.name.as_str(), found.state)).collect();
+    let expected = [("feature 2", Identifiability::NotIdentifiable), ("feature 1", Identifiability::Identifiable)];
+    assert_eq!(found, expected);
+    // Summaries of the running episode count when it closes, before and after a restart.
+    (1..=4).for_each(|agent| run.say(agent, &summary(2)).unwrap());
+    run.commit();
+    assert_eq!(state(&run), closed);
+    assert_eq!(inspect(&run.store, &registry()).unwrap().exploration, Some(closed.clone()));
+    let mut run = run.restarted();
+    assert_eq!(state(&run), closed);
+    run.tick(2 * TIME_LIMIT);
+    assert_eq!(state(&run).directions.len(), 1, "all directions are identifiable");
+}
+
+#[test]
+fn private_status_has_no_exploration() {
+    assert_eq!(Run::new(private()).service.status(0).exploration, None);
+}
+
+#[test]
+fn absence_is_tolerated_by_capped_filter_only() {
+    for aggregator in AggregatorName::ALL.iter().filter(|name| !name.is_simulation_only()) {
+        let run = Run::new(RunConfig { aggregator: *aggregator, ..config() });
+        let tolerates = *aggregator == AggregatorName::CappedFilter;
+        assert_eq!(run.service.status(0).tolerates_absence, tolerates, "{aggregator}");
+    }
 }
 
 /// A run that is restarted after every event stores the same events and sends the same answers.

@@ -22,7 +22,8 @@ Files in DIR, created if missing:
 Devices are guarded by default: they fuse each model with their own data, and ignore models that contradict it. R and S
 are the constants of the guard. Flashed with the identity, they are beyond the reach of a hostile controller.
 
-The devices of a run are fixed when its service first starts. A device that never reports counts as corrupted.";
+The devices of a run are fixed when its service first starts. A device that never reports counts as corrupted,
+except with the rule capped-filter.";
 
 /// Enroll devices: create their keys and the identities to flash.
 #[derive(clap::Args)]
@@ -172,7 +173,8 @@ const REVOKE_HELP: &str = "\
 Example:
   fedbandit revoke --dir fleet 7 12
 
-A running service drops the devices' frames within seconds. Revoked devices count as missing, and so as corrupted.";
+A running service drops the devices' frames within seconds. Revoked devices count as missing, and so as corrupted.
+With the rule capped-filter they count as corrupted only by what they have sent before.";
 
 /// Revoke devices, so that their frames are dropped.
 #[derive(clap::Args)]

@@ -148,6 +148,17 @@ fn format_status(status: &Value) -> String {
     if !farthest.is_empty() {
         line("farthest", farthest.join(", "));
     }
+    match &status["exploration"] {
+        Value::Null => line("exploration", "not available in private runs".into()),
+        exploration => {
+            let [needed, units] = ["needed", "units"].map(|key| format_value(&exploration[key]));
+            line("exploration", format!("more than {needed} of {units} devices needed along each direction"));
+            for direction in exploration["directions"].as_array().into_iter().flatten() {
+                let [name, state] = ["name", "state"].map(|key| direction[key].as_str().unwrap_or_default());
+                line("", format!("{name}: {}, {}", format_value(&direction["explorers"]), state.replace('-', " ")));
+            }
+        }
+    }
     if let privacy @ Value::Object(_) = &status["privacy"] {
         let [mu, nu, releases] = ["mu", "nu", "releases"].map(|key| format_value(&privacy[key]));
         line("privacy", format!("({mu}, {nu}) per message over all {episodes} releases, {releases} so far"));

@@ -52,6 +52,12 @@ impl AggregatorName {
         self.is_oracle() || self == Self::Solo
     }
 
+    /// Returns true if a silent device has less information for the rule. To other rules it is a corrupted one, as its
+    /// messages count as zero.
+    pub fn tolerates_absence(self) -> bool {
+        self == Self::CappedFilter
+    }
+
     /// Checks that the noise level of real rewards is declared if the rule depends on it.
     ///
     /// # Errors

@@ -70,7 +70,8 @@ impl ResolvedRun {
         Ok(Box::new(PaperRule::new(aggregator.clone(), aggregator, self.schedule()?)))
     }
 
-    fn assumptions(&self) -> Result<Assumptions, ConfigError> {
+    /// Returns the assumptions of rules beyond the paper.
+    pub(crate) fn assumptions(&self) -> Result<Assumptions, ConfigError> {
         Ok(Assumptions {
             corruption: self.design_corruption(),
             noise: self.noise.noise(),

@@ -6,8 +6,10 @@
 //! what is proven and what is open.
 //!
 //! [`Whitened`] is for agents that explore alike, [`Capped`] for agents that explore different directions or are absent.
+//! [`Exploration`] tells along which directions no rule can learn.
 
 mod capped;
+mod exploration;
 mod filter;
 mod gram;
 mod kernel;
@@ -16,6 +18,7 @@ mod noise;
 mod width;
 
 pub use capped::Capped;
+pub use exploration::{Direction, Exploration, Identifiability};
 use nalgebra::{DMatrix, DVector};
 
 use crate::aggregate::{Aggregate, AggregateError, Tolerance, certify};

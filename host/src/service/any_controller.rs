@@ -9,6 +9,7 @@ use crate::algorithm::{
     AgentId, ClosedEpisode, Controller, Counts, Deviation, Estimate, Fault, NoPrivacy, Rule, Streams,
 };
 use crate::privacy::{Private, RunKey};
+use crate::robust::{Assumptions, Exploration};
 
 /// Controller with or without privacy.
 #[expect(clippy::large_enum_variant, reason = "a service has a single one")]
@@ -81,6 +82,11 @@ impl AnyController {
 
     pub(super) fn is_private(&self) -> bool {
         matches!(self, Self::Private(_))
+    }
+
+    /// Counts the devices that have explored each direction; `None` if streams are private.
+    pub(super) fn exploration(&self, enrolled: usize, assumptions: &Assumptions) -> Option<Exploration> {
+        Exploration::new(self.streams(), enrolled, assumptions)
     }
 
     /// Returns the devices farthest from the centre, the farthest first; none if streams are private.

@@ -19,6 +19,7 @@ use tokio_stream::wrappers::WatchStream;
 
 use super::Status;
 use super::store::metered::Commits;
+use crate::robust::Identifiability;
 
 /// Serves HTTP requests until the process ends. `name` identifies this instance of the service.
 pub async fn serve(listener: TcpListener, status: Receiver<Status>, commits: Arc<Mutex<Commits>>, name: String) {
@@ -88,6 +89,7 @@ fn prometheus(status: &Status, commits: &Commits, uptime: Duration) -> String {
     metric("build_info", "gauge", "Version of the service, as a label; the value is 1.", &[(build, 1.0)]);
     let (enrolled, privacy) = (status.enrolled as f64, status.privacy.as_ref());
     let last_missing = status.missing_in_last_episode.filter(|_| !status.finished);
+    let directions = |state| status.exploration.as_ref().map(|exploration| exploration.count(state) as f64);
     let gauges = [
         ("uptime_seconds", "Seconds since the service started.", Some(uptime.as_secs_f64())),
         ("run_finished", "1 once all episodes are closed, else 0.", Some(f64::from(u8::from(status.finished)))),
@@ -117,6 +119,16 @@ fn prometheus(status: &Status, commits: &Commits, uptime: Duration) -> String {
             last_missing.map(|missing| missing as f64 / enrolled),
         ),
         ("mean_reward", "Median over devices of their mean reward in the last episode.", status.mean_reward),
+        (
+            "directions_unidentified",
+            "Directions along which too few devices have explored for any rule, of those found; absent in a private run.",
+            directions(Identifiability::NotIdentifiable),
+        ),
+        (
+            "directions_uncertain",
+            "Directions along which too few devices have explored if some of their claims are false; absent in a private run.",
+            directions(Identifiability::Uncertain),
+        ),
         ("beta", "Width of the model.", status.beta.map(f64::from)),
         ("lambda", "Regularisation of the model.", Some(status.lambda)),
         ("certified_gap", "Bound on the error of the last aggregation.", Some(status.certified_gap)),
@@ -216,6 +228,17 @@ mod tests {
         assert_eq!((value("run_finished"), value("episode"), value("episodes")), (Some(1.0), Some(3.0), Some(3.0)));
         assert_eq!((value("devices_missing"), value("missing_ratio")), (Some(0.0), None));
         assert_eq!(value("deadline_seconds"), None);
+    }
+
+    #[test]
+    fn metrics_count_directions_that_nobody_has_explored() {
+        let status = status_after(1);
+        let text = prometheus(&status, &Commits::default(), Duration::ZERO);
+        let value =
+            |text: &str| ["unidentified", "uncertain"].map(|state| sample(text, &format!("directions_{state}")));
+        assert_eq!(value(&text), [Some(2.0), Some(0.0)]);
+        let private = prometheus(&Status { exploration: None, ..status }, &Commits::default(), Duration::ZERO);
+        assert_eq!(value(&private), [None, None]);
     }
 
     #[test]

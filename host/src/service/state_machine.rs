@@ -19,6 +19,7 @@ use super::event::{Event, ModelEvent, SummaryEvent};
 use crate::aggregate::AggregateError;
 use crate::algorithm::{AgentId, Fault};
 use crate::privacy::calibration::{Budget, Mechanism};
+use crate::robust::Assumptions;
 
 /// Connection, identified by a number that is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,6 +175,10 @@ pub struct RunInfo {
     pub episodes: u32,
     /// Budget and mechanism of a private run.
     pub privacy: Option<(Budget, Mechanism)>,
+    /// Assumptions under which directions are identifiable.
+    pub assumptions: Assumptions,
+    /// False if the rule takes a missing device for a corrupted one.
+    pub tolerates_absence: bool,
 }
 
 /// Settings of a state machine.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::state_machine::Dropped;
 use crate::algorithm::Fault;
+use crate::robust::Exploration;
 
 /// Guarantee of a private run: (μ, ν)-differential privacy of each message, over all K releases together.
 ///
@@ -78,6 +79,10 @@ pub struct Status {
     /// Devices farthest from the centre, the farthest first; empty in a private run.
     #[serde(rename = "suspicious")]
     pub outliers: Vec<Outlier>,
+    /// False if the rule takes a missing device for a corrupted one.
+    pub tolerates_absence: bool,
+    /// Exploration by all devices up to the last closed episode; none in a private run.
+    pub exploration: Option<Exploration>,
     /// Last closed episodes, the oldest first.
     pub history: Vec<EpisodeReport>,
 }

@@ -84,6 +84,8 @@ impl RunTerms {
             config_hash: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
             episodes: self.resolve().controller_config()?.episodes.count(),
             privacy: self.config.privacy.map(|privacy| (privacy.0, self.config.mechanism)),
+            assumptions: self.resolve().assumptions()?,
+            tolerates_absence: self.config.aggregator.tolerates_absence(),
         })
     }
 

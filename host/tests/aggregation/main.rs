@@ -1,6 +1,7 @@
 //! Aggregation rules, the geometric median in depth, and the symmetric matrices they work on.
 
 mod capped;
+mod exploration;
 mod geometric_median;
 mod reference;
 mod rules;

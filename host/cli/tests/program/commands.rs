@@ -250,12 +250,13 @@ fn status_reads_the_service_or_the_store() {
     assert_eq!(here.json(&format!("status --json --http {}", other.http))["enrolled"], 7);
     let stopped = here.json("status --dir fleet --json");
     assert_eq!((&stopped["service"], &stopped["enrolled"]), (&Value::Null, &3.into()));
-    for key in ["run", "episode", "episodes", "config_hash", "history", "beta", "lambda", "suspicious"] {
+    for key in ["run", "episode", "episodes", "config_hash", "history", "beta", "lambda", "suspicious", "exploration"] {
         assert_eq!(stopped[key], running[key], "{key}");
     }
     assert_eq!(stopped["received"]["accepted"], 12);
     let text = here.stdout("status --dir fleet");
     assert!(text.starts_with("run 1, no service is running\n"), "{text}");
+    assert!(text.contains("\n  exploration  more than 0.5 of 3 devices needed along each direction\n"), "{text}");
     drop(other);
     here.configure("");
     let service = here.serve();

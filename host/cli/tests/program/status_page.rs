@@ -162,6 +162,7 @@ fn page_updates_at_every_width_in_light_and_dark() {
         assert!(day.text("reward").parse::<f64>().is_ok_and(|reward| reward.abs() < 1.0), "{}", day.text("reward"));
         assert!(!day.hides("reward-card") && day.hides("promise"));
         assert!(day.0.contains("<polyline") && day.0.contains("device "));
+        assert!(day.0.contains(", identifiable") && day.0.contains("more than 30 of 50 devices"));
     }
 }
 
@@ -176,5 +177,5 @@ fn private_run_shows_its_guarantee_and_no_rewards() {
     assert!(seen.hides("reward-card") && !seen.hides("promise"));
     assert_eq!(seen.text("reward"), "–");
     assert!(seen.text("promise-text").contains("(μ, ν) = (4, 1.0e-6)"), "{}", seen.text("promise-text"));
-    assert!(seen.0.contains("not shown: releases are private"));
+    assert!(seen.0.contains("not shown: releases are private") && seen.0.contains("not available in private runs"));
 }

@@ -2,7 +2,7 @@
 
 mod cap;
 mod filter;
-mod units;
+pub(super) mod units;
 
 use std::borrow::Cow;
 

@@ -151,7 +151,7 @@ impl Units {
 }
 
 /// Returns qᵀA_iq for matrices A_i in the scaled packing.
-pub(super) fn along(matrices: &[f64], q: &DVector<f64>) -> Vec<f64> {
+pub(in super::super) fn along(matrices: &[f64], q: &DVector<f64>) -> Vec<f64> {
     let outer = pack(&(q * q.transpose()));
     let mut claims = vec![0.0; matrices.len() / outer.len()];
     kernel::along(matrices, &outer, &mut claims);
@@ -159,7 +159,7 @@ pub(super) fn along(matrices: &[f64], q: &DVector<f64>) -> Vec<f64> {
 }
 
 /// Returns Σw_iA_i for matrices A_i in the scaled packing.
-pub(super) fn weighted(matrices: &[f64], weights: &[f64], d: usize) -> DMatrix<f64> {
+pub(in super::super) fn weighted(matrices: &[f64], weights: &[f64], d: usize) -> DMatrix<f64> {
     symmetric::matrix(&weighted_rows(matrices, weights), d)
 }
 

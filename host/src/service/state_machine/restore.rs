@@ -57,14 +57,15 @@ impl StateMachine {
     ) -> Restoring {
         let StateMachineConfig { fleet, run, dimension, time_limit, now, info } = config;
         let device = |(agent, channel, revoked)| (agent, Device { channel, revoked, seen: false, link: None });
+        let devices: BTreeMap<_, _> = devices.into_iter().map(device).collect();
         let service = Self {
             fleet,
             run,
             dimension,
             info,
-            statistics: Statistics::new(&controller),
+            statistics: Statistics::new(&controller, devices.len(), info.assumptions),
             controller,
-            devices: devices.into_iter().map(device).collect::<BTreeMap<_, _>>(),
+            devices,
             model: None,
             uncommitted: Vec::new(),
             writing: false,

@@ -9,6 +9,7 @@ use super::super::status::{EpisodeReport, Outlier, PrivacyGuarantee, Status, Sum
 use super::{Device, Dropped, StateMachine};
 use crate::aggregate::lower_median;
 use crate::algorithm::{ClosedEpisode, Estimate};
+use crate::robust::{Assumptions, Exploration};
 
 /// Number of closed episodes that the status reports.
 const HISTORY: usize = 256;
@@ -23,18 +24,25 @@ pub(super) struct Statistics {
     history: VecDeque<EpisodeReport>,
     /// Outliers of the last closed episode.
     outliers: Vec<Outlier>,
+    /// Exploration by all devices up to the last closed episode; none in a private run.
+    exploration: Option<Exploration>,
+    enrolled: usize,
+    assumptions: Assumptions,
     /// Numbers of dropped frames and zeroed summaries at the last log line about them.
     logged: [u64; 2],
 }
 
 impl Statistics {
-    pub(super) fn new(controller: &AnyController) -> Self {
+    pub(super) fn new(controller: &AnyController, enrolled: usize, assumptions: Assumptions) -> Self {
         Self {
             received: SummaryCounts::default(),
             dropped: BTreeMap::new(),
             mean_rewards: (!controller.is_private()).then(Vec::new),
             history: VecDeque::new(),
             outliers: controller.outliers(OUTLIERS),
+            exploration: controller.exploration(enrolled, &assumptions),
+            enrolled,
+            assumptions,
             logged: [0; 2],
         }
     }
@@ -58,6 +66,7 @@ impl Statistics {
     pub(super) fn record_episode(&mut self, closed: ClosedEpisode, beta: f32, controller: &AnyController) {
         let ClosedEpisode { episode, missing } = closed;
         self.outliers = controller.outliers(OUTLIERS);
+        self.exploration = controller.exploration(self.enrolled, &self.assumptions);
         let reported = self.mean_rewards.as_mut().map(mem::take).filter(|rewards| !rewards.is_empty());
         self.history.push_back(EpisodeReport { episode, beta, missing, mean_reward: reported.map(lower_median) });
         if self.history.len() > HISTORY {
@@ -99,7 +108,7 @@ fn aggregation(controller: &AnyController) -> (u32, f64) {
 impl StateMachine {
     /// Returns the state of the run, for the operator.
     pub fn status(&self, now: u64) -> Status {
-        let Statistics { received, dropped, history, outliers, .. } = &self.statistics;
+        let Statistics { received, dropped, history, outliers, exploration, .. } = &self.statistics;
         let (passes, certified_gap) = aggregation(&self.controller);
         let devices = |is: fn(&Device) -> bool| self.devices.values().filter(|device| is(device)).count();
         let (finished, last) = (self.is_finished(), history.back());
@@ -139,6 +148,8 @@ impl StateMachine {
                 releases,
             }),
             outliers: outliers.clone(),
+            tolerates_absence: self.info.tolerates_absence,
+            exploration: exploration.clone(),
             history: history.iter().copied().collect(),
         }
     }
