@@ -19,7 +19,7 @@ const CONVERGED: f64 = 0.01;
 const START_ROUNDS: usize = 60;
 
 /// Least expected second moment along a direction, in units of R². Where no unit claims information, rounding remains.
-const LEAST_NOISE: f64 = 0.002;
+pub(super) const LEAST_NOISE: f64 = 0.002;
 
 /// Maximum number of directions, and of turns along one direction.
 const MAX_PASSES: usize = 100;
@@ -36,8 +36,6 @@ pub(super) struct Fit {
     pub(super) relative: DMatrix<f64>,
     /// Weight that the filter removed after the gate.
     pub(super) taken: f64,
-    /// Largest share of the ⌊an⌋ largest claims in all claims, along directions in which the filter lowered weights; at least a.
-    pub(super) share: f64,
 }
 
 /// Returns φ⁰ = argmin Σ‖D_i^{−1/2}(b_i − D_iφ)‖, by iteratively reweighted least squares.
@@ -60,7 +58,7 @@ fn solution(units: &Units, weights: &[f64]) -> Option<DVector<f64>> {
     Some(units.total(weights).cholesky()?.solve(&DVector::from_vec(weighted_rows(&units.sums, weights))))
 }
 
-fn fit(units: &Units, weights: &[f64], (near, share): (f64, f64), noise: f64) -> Option<Fit> {
+fn fit(units: &Units, weights: &[f64], near: f64, noise: f64) -> Option<Fit> {
     let weight: f64 = weights.iter().sum();
     let phi = solution(units, weights)?;
     let (_, _, squares) = kernel::moments(&units.residuals(&phi), weights, &vec![0.0; units.d]);
@@ -69,7 +67,7 @@ fn fit(units: &Units, weights: &[f64], (near, share): (f64, f64), noise: f64) ->
     let expected = symmetric::shifted(&expected, LEAST_NOISE * noise * noise);
     let root = power(&expected, -0.5);
     let relative = symmetrised(&root * symmetric::matrix(&squares, units.d) * &root / weight);
-    Some(Fit { phi, weights: weights.to_vec(), weight, expected, relative, taken: near - weight, share })
+    Some(Fit { phi, weights: weights.to_vec(), weight, expected, relative, taken: near - weight })
 }
 
 /// Returns A^x for a positive definite A.
@@ -81,25 +79,30 @@ pub(super) fn power(matrix: &DMatrix<f64>, exponent: f64) -> DMatrix<f64> {
     power
 }
 
-/// Runs the filter from φ⁰. `reach` bounds the noise of D_i^{−1/2}z_i along any direction, and is R without privacy.
-pub(super) fn filter(units: &Units, start: &DVector<f64>, a: f64, (noise, reach): (f64, f64)) -> Option<Fit> {
+/// Returns weight 1 for units that are as close to φ⁰ as honest ones, and 0 for others. `reach` bounds the noise of
+/// D_i^{−1/2}z_i along any direction, and is R without privacy.
+pub(super) fn gate(units: &Units, start: &DVector<f64>, a: f64, reach: f64) -> Vec<f64> {
     let (d, n) = (units.d as f64, units.len() as f64);
     let far = reach * ((1.0 + kappa(a)) * d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt());
     let inside = |square: f64| f64::from(square <= far * far);
-    let mut weights: Vec<f64> = units.distances_squared(start).into_iter().map(inside).collect();
+    units.distances_squared(start).into_iter().map(inside).collect()
+}
+
+/// Runs the filter, from the weights of the gate.
+pub(super) fn filter(units: &Units, gate: &[f64], a: f64, noise: f64) -> Option<Fit> {
+    let (d, n) = (units.d as f64, units.len() as f64);
+    let mut weights = gate.to_vec();
     let near: f64 = weights.iter().sum();
     let least = (n * (1.0 - 2.0 * a)).max(n / 4.0).min(near / 2.0);
-    let mut share = a;
     let mut best: Option<(f64, Fit)> = None;
     for _ in 0..MAX_PASSES {
-        let fit = fit(units, &weights, (near, share), noise)?;
+        let fit = fit(units, &weights, near, noise)?;
         let (value, direction) = largest_eigenpair(&fit.relative);
         if value <= limit(d, fit.weight) {
             return Some(fit);
         }
         let second = largest_eigenpair(&(&fit.relative - &direction * direction.transpose() * value)).0;
         let line = Line::new(units, &fit, &(power(&fit.expected, -0.5) * direction), noise);
-        share = line.share((a * n).floor() as usize).max(share);
         let relative = value / edge(d, fit.weight);
         if best.as_ref().is_none_or(|(least, _)| relative < *least) {
             best = Some((relative, fit));
@@ -134,13 +137,6 @@ impl Line {
         let slope = weighted_median(slopes.map(|(deviation, claim)| (deviation / claim, *claim)).collect());
         deviations.iter_mut().zip(&claims).for_each(|(deviation, claim)| *deviation -= slope * claim);
         Self { deviations, claims, variances }
-    }
-
-    /// Returns the share of the largest claims in the sum of all.
-    fn share(&self, largest: usize) -> f64 {
-        let mut claims = self.claims.clone();
-        claims.sort_unstable_by(|a, b| b.total_cmp(a));
-        claims[..largest].iter().sum::<f64>() / claims.iter().sum::<f64>().max(f64::MIN_POSITIVE)
     }
 
     /// Lowers weights, most for units farthest from the centre, until the variance along q is at most `limit(W)` times the

@@ -3,20 +3,21 @@
 mod cap;
 mod filter;
 pub(super) mod units;
+mod width;
 
 use std::borrow::Cow;
 
 use nalgebra::{DMatrix, DVector};
 
-use super::matrices::{outer_sum, positive_part, symmetrised};
-use super::width::{FilterEffect, TAIL, filter_effect};
+use super::matrices::symmetrised;
 use super::{Assumptions, kernel, noise};
 use crate::aggregate::{AggregateError, certify};
 use crate::algorithm::{Estimate, ModelParameters, Rule, Streams};
 use crate::math::symmetric;
 use cap::Cap;
-use filter::{Fit, filter, power, start};
-use units::{Frame, Units, along, pack, weighted, weighted_rows};
+use filter::{filter, gate, start};
+use units::{Units, pack, weighted_rows};
+use width::{Problem, width};
 
 /// The rule `capped-filter`, for n units of which a share a may be corrupted.
 ///
@@ -67,16 +68,6 @@ const REMOVALS: usize = 4;
 
 /// Least share of corrupted units that is assumed after a removal.
 const LEAST_CORRUPTION: f64 = 0.05;
-
-/// Least mean information in any direction, relative to C, that the width assumes.
-const LEAST_INFORMATION: f64 = 1e-4;
-
-/// Share of the corrupted units' excess of claims by which the filter's effect is larger than if all units claimed the same.
-/// At 0 the width is too small where claims are unequal and the filter removes much; at 1 it is twice as large as it need be.
-const UNEQUAL: f64 = 0.5;
-
-/// Maximum number of turns in the search for a direction with the least information.
-const TURNS: usize = 4;
 
 /// Result of the rule.
 struct Solution {
@@ -168,8 +159,11 @@ impl Capped {
         let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
         // D_i^{−1/2}B_iL⁻¹L⁻ᵀB_iD_i^{−1/2} is at most I/λ. Without privacy, the bias is no noise.
         let reach = if stream_noise.is_some() { noise * (1.0 + added.max(0.0) / lambda).sqrt() } else { noise };
-        let fit = filter(&self.units, &phi, corruption, (noise, reach))?;
-        let width = self.width(&frame, &fit, (corruption, lambda), rows.as_deref())?;
+        let gate = gate(&self.units, &phi, corruption, reach);
+        let fit = filter(&self.units, &gate, corruption, noise)?;
+        let searched = rows.as_deref().map(|rows| (&self.sample, rows));
+        let problem = Problem { units: &self.units, frame: &frame, fit: &fit, gate: &gate, searched };
+        let width = width(&problem, corruption, &self.assumptions);
         let (d, n) = (streams.dimension() as f64, streams.gram.len() as f64);
         let own = reach * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()) + lambda.sqrt() * theta_bound;
         let mut reach = vec![0.0; streams.gram.len()];
@@ -180,57 +174,6 @@ impl Capped {
         // P = L⁻ᵀ·width·L⁻¹, so P⁻¹ = L·width⁻¹·Lᵀ.
         let design = symmetrised(&frame.factor * width.cholesky()?.inverse() * frame.factor.transpose());
         Some((Solution { theta, design, weights: fit.weights }, honest.collect()))
-    }
-
-    /// Returns the ellipsoid of φ* − φ.
-    ///
-    /// As Σw_i(b_i − D_iφ) = 0, with means over the weights of honest units
-    ///
-    /// ```text
-    /// J(φ* − φ) = −ξ̄ + λ(I − J)L⁻¹θ* − ζ,
-    /// ```
-    ///
-    /// where J is the mean of D_i, ξ̄ that of noise, and ζ = Σw_i(b_i − D_iφ)/Σ_Hw_i over corrupted units. Let ε be their share
-    /// of the weight, Z the second moment of all residuals and Z_H the covariance of honest ones. Then
-    ///
-    /// ```text
-    /// ζζᵀ ⪯ ε/(1 − ε)·(Z − (1 − ε)Z_H).
-    /// ```
-    ///
-    /// *Proof.* With s = (1 − ε)ζ, corrupted units have the mean s/ε and honest ones −s/(1 − ε). So
-    /// Z ⪰ (1 − ε)Z_H + ssᵀ/(1 − ε) + ssᵀ/ε = (1 − ε)Z_H + (1 − ε)/ε·ζζᵀ. ∎
-    ///
-    /// J is replaced by a lower bound ([`least`]), which is larger in both of its places.
-    ///
-    /// `sample` are the rows of the units among which directions are searched, if not all.
-    fn width(
-        &self,
-        frame: &Frame,
-        fit: &Fit,
-        (a, lambda): (f64, f64),
-        sample: Option<&[usize]>,
-    ) -> Option<DMatrix<f64>> {
-        let Assumptions { noise, theta_bound, forgetting, .. } = self.assumptions;
-        let (d, n) = (self.units.d as f64, self.units.len() as f64);
-        let honest = (1.0 - a) * n;
-        let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
-        let FilterEffect { liars, shift, variance } = filter_effect(a + UNEQUAL * (fit.share - a), n, d, fit.taken);
-        let [root, inverse] = [0.5, -0.5].map(|exponent| power(&fit.expected, exponent));
-        // Corrupted units may claim noise that honest ones do not have.
-        let (searched, weights) = match sample {
-            Some(rows) => (&self.sample, rows.iter().map(|row| fit.weights[*row]).collect()),
-            None => (&self.units, fit.weights.clone()),
-        };
-        let shown = least(&searched.noise, &weights, liars, self.units.d) * (noise * noise);
-        let shown = symmetrised(&inverse * shown * &inverse) * ((1.0 - liars) * edge * variance);
-        let hidden = positive_part(&symmetrised(&fit.relative - shown)) * (liars / (1.0 - liars));
-        let hidden = symmetrised(&root * hidden * &root);
-        let spread = &fit.expected * ((d.sqrt() + TAIL) / honest.sqrt() + shift).powi(2);
-        let information = least(&searched.information, &weights, liars, self.units.d);
-        let unknown = DMatrix::identity(self.units.d, self.units.d) - &information;
-        let bias = symmetrised(&unknown * &frame.unit * &unknown) * (lambda * theta_bound).powi(2);
-        let inverse = symmetric::shifted(&information, LEAST_INFORMATION).cholesky()?.inverse();
-        Some(symmetrised(&inverse * outer_sum(&[hidden, spread, bias]) * &inverse))
     }
 }
 
@@ -256,49 +199,6 @@ fn sample(streams: &Streams) -> Option<Vec<usize>> {
         first + (u64::from_le_bytes(bytes) % (next - first) as u64) as usize
     };
     Some((0..SAMPLE).map(draw).collect())
-}
-
-/// Returns a matrix that is, along each of its axes, the weighted mean of matrices without a share of the weight where they
-/// are largest. If corrupted units have at most that share, it is at most the mean of honest ones along these axes.
-///
-/// The axes are found one after the other, each orthogonal to those before: the eigenvector of the smallest eigenvalue of the
-/// trimmed mean and the trimmed mean along it, in alternation.
-fn least(matrices: &[f64], weights: &[f64], share: f64, d: usize) -> DMatrix<f64> {
-    let kept_weight = weights.iter().sum::<f64>() * (1.0 - share.min(0.9));
-    let trim = |q: &DVector<f64>| {
-        let mut claims: Vec<(f64, usize)> = along(matrices, q).into_iter().zip(0..).collect();
-        claims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut left, mut sum, mut kept) = (kept_weight, 0.0, vec![0.0; weights.len()]);
-        for (claim, unit) in claims {
-            kept[unit] = weights[unit].min(left);
-            sum += kept[unit] * claim;
-            left -= kept[unit];
-        }
-        (sum / kept_weight, kept)
-    };
-    let mut result = DMatrix::zeros(d, d);
-    let mut remaining = DMatrix::<f64>::identity(d, d);
-    for _ in 0..d {
-        let mut kept = weights.to_vec();
-        let mut smallest: Option<(f64, DVector<f64>)> = None;
-        for _ in 0..TURNS {
-            let mean = weighted(matrices, &kept, d) / kept.iter().sum::<f64>();
-            // Axes that are done have a larger value than any other.
-            let done = (DMatrix::identity(d, d) - &remaining) * 10.0;
-            let pairs = symmetric::eigenpairs(&symmetrised(&remaining * mean * &remaining + done));
-            let Some((_, q)) = pairs.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
-            let q = (&remaining * q).normalize();
-            let (value, next) = trim(&q);
-            if smallest.as_ref().is_some_and(|(least, _)| value >= least - 1e-4) {
-                break;
-            }
-            (smallest, kept) = (Some((value, q)), next);
-        }
-        let Some((value, q)) = smallest else { break };
-        result.ger(value.max(0.0), &q, &q, 1.0);
-        remaining -= &q * q.transpose();
-    }
-    result
 }
 
 impl Rule for Capped {

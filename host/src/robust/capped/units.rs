@@ -54,7 +54,8 @@ pub(super) struct Frame {
     inverse: Inverse,
     /// L⁻¹L⁻ᵀ.
     pub(super) unit: DMatrix<f64>,
-    lambda: f64,
+    /// λ.
+    pub(super) lambda: f64,
 }
 
 impl Frame {

@@ -1,0 +1,174 @@
+//! Width of the estimate (step 5 of [`Capped`](super::Capped)).
+//!
+//! As Σw_i(b_i − D_iφ) = 0, with sums over honest units
+//!
+//! ```text
+//! J(φ* − φ) = −Ξ + λ·Σw_i(I − D_i)L⁻¹θ* − ζ,   J = Σw_iD_i.
+//! ```
+//!
+//! Ξ is the sum of noise, and ζ = Σw_i(b_i − D_iφ) over corrupted units. Each axis q has bounds of its own, because few units may have
+//! explored it, and corrupted ones may claim more of it than others:
+//!
+//! 1. *Claims* c_i = qᵀD_iq. Let a′ be the share of the ⌊an⌋ largest claims in all, and n′ = (Σc)²/Σc² the number of units that
+//!    claim. For these, [`filter_effect`] returns the share ε of corrupted units in the remaining weight W′ = n′·Σwc/Σc.
+//! 2. *Kept units* are all but a weight εW′ with the largest claims. Their claims are at most J, and their noise is compared with
+//!    it: noise and claims of the same units are large together.
+//! 3. *Undetected corruption.* Let Z = Σw(qᵀz)² over all units, of which honest noise has Z_H. Then
+//!
+//!    ```text
+//!    (qᵀζ)² ≤ ε(1 − ε)W′·(Z − Z_H).
+//!    ```
+//!
+//!    *Proof*, if corrupted units have a weight of at most εW′, and honest ones (Σwc)²/Σwc² ≥ (1 − ε)W′. With m = qᵀζ, corrupted
+//!    units have Σw(qᵀz)² ≥ m²/(εW′) by the Cauchy–Schwarz inequality. The residuals of honest ones sum to −m, up to noise, and are
+//!    proportional to their claims. So their squares exceed noise by m²Σwc²/(Σwc)² ≤ m²/((1 − ε)W′), and the sum of both lower bounds
+//!    is m²/(ε(1 − ε)W′). ∎
+
+use nalgebra::{DMatrix, DVector};
+
+use super::super::Assumptions;
+use super::super::matrices::{outer_sum, positive_part, symmetrised};
+use super::super::width::{FilterEffect, TAIL, filter_effect};
+use super::filter::{Fit, LEAST_NOISE, power};
+use super::units::{Frame, Units, along, weighted};
+use crate::math::symmetric;
+
+/// Least sum of claims along an axis, relative to the weight of all units, that the width assumes.
+const LEAST_INFORMATION: f64 = 1e-4;
+
+/// Largest share of claims that corrupted units are assumed to have along an axis.
+const LARGEST_SHARE: f64 = 0.49;
+
+/// Maximum number of turns in the search for an axis with the least information.
+const TURNS: usize = 4;
+
+/// What the width depends on.
+pub(super) struct Problem<'a> {
+    pub(super) units: &'a Units,
+    pub(super) frame: &'a Frame,
+    pub(super) fit: &'a Fit,
+    /// Weights before the filter.
+    pub(super) gate: &'a [f64],
+    /// Units among which axes are searched, and their rows, if not all.
+    pub(super) searched: Option<(&'a Units, &'a [usize])>,
+}
+
+/// Returns the ellipsoid of φ* − φ.
+pub(super) fn width(problem: &Problem<'_>, a: f64, assumptions: &Assumptions) -> DMatrix<f64> {
+    let Problem { units, frame, fit, .. } = *problem;
+    let Assumptions { theta_bound, forgetting, .. } = *assumptions;
+    let d = units.d as f64;
+    // Diagonals in the basis of the axes: factors of the ellipsoids of ζ, Ξ and the bias, and the share of Z that noise shows.
+    let [mut hidden, mut spread, mut bias, mut shown] = [(); 4].map(|()| DMatrix::zeros(units.d, units.d));
+    for q in axes(problem, a) {
+        let claims = Claims::new(problem, units.claims(&q), a);
+        let FilterEffect { liars, shift, variance } = claims.effect;
+        let honest = (1.0 - liars) * claims.remaining;
+        let kept = keep_smallest(&claims.claims, &fit.weights, liars * claims.remaining);
+        let kept_weight: f64 = kept.iter().sum();
+        let known = product(&kept, &claims.claims);
+        let informed = known + LEAST_INFORMATION * kept_weight;
+        let variances: Vec<f64> = along(&units.noise, &q).into_iter().map(|variance| variance + LEAST_NOISE).collect();
+        let kept_noise = product(&kept, &variances) / product(&fit.weights, &variances);
+        let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
+        let add = |to: &mut DMatrix<f64>, value: f64| to.ger(value, &q, &q, 1.0);
+        add(&mut shown, edge * variance * kept_noise);
+        add(&mut hidden, (liars * honest * fit.weight).sqrt() / informed);
+        add(&mut spread, (d.sqrt() + TAIL + shift * honest.sqrt()) * (kept_noise * fit.weight).sqrt() / informed);
+        add(&mut bias, (kept_weight - known) / informed);
+    }
+    let root = power(&fit.expected, 0.5);
+    let undetected = symmetrised(&root * positive_part(&symmetrised(&fit.relative - shown)) * &root);
+    let congruent = |factor: &DMatrix<f64>, matrix: &DMatrix<f64>| symmetrised(factor * matrix * factor);
+    let prior = &frame.unit * (frame.lambda * theta_bound).powi(2);
+    outer_sum(&[congruent(&hidden, &undetected), congruent(&spread, &fit.expected), congruent(&bias, &prior)])
+}
+
+/// Claims along an axis.
+struct Claims {
+    claims: Vec<f64>,
+    /// Effect of the filter on the units that claim.
+    effect: FilterEffect,
+    /// W′.
+    remaining: f64,
+}
+
+impl Claims {
+    fn new(problem: &Problem<'_>, claims: Vec<f64>, a: f64) -> Self {
+        let total = claims.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        let alike = total * total / product(&claims, &claims).max(f64::MIN_POSITIVE);
+        let largest = largest_sum(&claims, (a * claims.len() as f64).floor() as usize);
+        let share = (largest / total).clamp(a, LARGEST_SHARE);
+        let [near, left] = [problem.gate, &problem.fit.weights].map(|weights| product(weights, &claims));
+        let taken = (1.0 - left / near.max(f64::MIN_POSITIVE)) * alike;
+        let effect = filter_effect(share, alike, problem.units.d as f64, taken);
+        Self { claims, effect, remaining: alike * left / total }
+    }
+}
+
+fn product(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Returns the sum of the largest numbers.
+fn largest_sum(numbers: &[f64], count: usize) -> f64 {
+    let mut numbers = numbers.to_vec();
+    if 0 < count && count < numbers.len() {
+        numbers.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a));
+    }
+    numbers[..count].iter().sum()
+}
+
+/// Returns the weights without a part of them at the units with the largest claims.
+fn keep_smallest(claims: &[f64], weights: &[f64], dropped: f64) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..claims.len()).collect();
+    order.sort_unstable_by(|a, b| claims[*b].total_cmp(&claims[*a]));
+    let (mut left, mut kept) = (dropped, weights.to_vec());
+    for unit in order {
+        let removed = kept[unit].min(left);
+        kept[unit] -= removed;
+        left -= removed;
+    }
+    kept
+}
+
+/// Returns orthonormal axes, of which each has, among directions orthogonal to those before, about the smallest mean of claims without
+/// the units with the largest ones.
+///
+/// The search alternates between the eigenvector of the smallest eigenvalue of ΣwD and the weights that are kept along it.
+fn axes(problem: &Problem<'_>, a: f64) -> Vec<DVector<f64>> {
+    let Problem { units, fit, searched, .. } = *problem;
+    let (units, weights) = match searched {
+        Some((sample, rows)) => (sample, rows.iter().map(|row| fit.weights[*row]).collect()),
+        None => (units, fit.weights.clone()),
+    };
+    let d = units.d;
+    let total: f64 = weights.iter().sum();
+    let taken = problem.fit.taken * units.len() as f64 / problem.units.len() as f64;
+    let dropped = filter_effect(a, units.len() as f64, d as f64, taken).liars * total;
+    let mut axes = Vec::with_capacity(d);
+    let mut remaining = DMatrix::<f64>::identity(d, d);
+    for _ in 0..d {
+        let mut kept = weights.clone();
+        let mut smallest: Option<(f64, DVector<f64>)> = None;
+        for _ in 0..TURNS {
+            let mean = weighted(&units.information, &kept, d) / kept.iter().sum::<f64>();
+            // Axes that are done have a larger value than any other.
+            let done = (DMatrix::identity(d, d) - &remaining) * 10.0;
+            let pairs = symmetric::eigenpairs(&symmetrised(&remaining * mean * &remaining + done));
+            let Some((_, q)) = pairs.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
+            let q = (&remaining * q).normalize();
+            let claims = units.claims(&q);
+            kept = keep_smallest(&claims, &weights, dropped);
+            let value = product(&kept, &claims) / kept.iter().sum::<f64>();
+            if smallest.as_ref().is_some_and(|(least, _)| value >= least - 1e-4) {
+                break;
+            }
+            smallest = Some((value, q));
+        }
+        let Some((_, q)) = smallest else { break };
+        remaining -= &q * q.transpose();
+        axes.push(q);
+    }
+    axes
+}
