@@ -47,7 +47,8 @@ fn in_run(mut channel: Channel, run: u32) -> Channel {
 }
 
 fn config() -> RunConfig {
-    RunConfig { steps: 64, episode_len: Some(8), first_episode: Some(8), ..RunConfig::default() }
+    let aggregator = AggregatorName::GeometricMedian;
+    RunConfig { aggregator, steps: 64, episode_len: Some(8), first_episode: Some(8), ..RunConfig::default() }
 }
 
 fn private() -> RunConfig {

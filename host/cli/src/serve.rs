@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fedbandit::config::RunConfig;
+use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::MasterKey;
 use fedbandit::service::config::{Endpoints, ServiceConfig};
 use fedbandit::service::http;
@@ -39,7 +39,7 @@ Every option can also be a key of the TOML file or an environment variable:
   listen = \"127.0.0.1:7700\"
   deadline = 60
   serial = [\"/dev/ttyUSB0:115200\"]
-  aggregator = \"geometric-median\"
+  rewards = \"gaussian:0.5\"      # by default the R of fedbandit enroll --noise
 A flag overrides a variable (FEDBANDIT_DEADLINE=60), which overrides the file. Paths in the file are relative to it.
 
 An episode ends as soon as all devices have reported, or at its deadline; with privacy always at its deadline. A
@@ -66,13 +66,14 @@ pub(super) struct Args {
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
         self.log.start();
-        let config = self.read_config()?;
+        let mut config = self.read_config()?;
         if self.demo {
             return demonstrate(config.endpoints.http);
         }
         config.validate().map_err(|error| self.flags.invalid(self.config.as_deref(), error))?;
         let directory = RunDirectory { path: config.endpoints.dir.clone() };
         let registry = directory.expect_registry()?;
+        config.complete(&registry);
         if usize::from(registry.dimension) > MAX_DIMENSION {
             let reason = format!("dimension {} is not supported; the maximum is {MAX_DIMENSION}", registry.dimension);
             return Err(Failure::Config(reason));
@@ -92,6 +93,12 @@ impl Args {
             other => Failure::Config(format!("{}: {other}", path.display())),
         };
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
+        if config.run.privacy.is_some() && config.run.aggregator == AggregatorName::RECOMMENDED {
+            tracing::warn!(
+                "{} loses more than the paper's rules in private runs; aggregator = \"median-of-means\" is recommended",
+                config.run.aggregator
+            );
+        }
         let service = start(&mut store, &config.run, &registry, &master, timing, 0).map_err(failed)?;
         runtime.block_on(listen(bound, service, Box::new(store), &registry, |handle, _, (http, name)| {
             directory.write_service(http, name)?;

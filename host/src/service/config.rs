@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::registry::Registry;
 use crate::algorithm::MAX_WINDOW;
 use crate::config::keys::{configuration, unknown_key};
-use crate::config::{ConfigError, Configure, Key, RunConfig};
+use crate::config::{ConfigError, Configure, Key, RewardKind, RunConfig};
 use crate::simulation::SimulationConfig;
 
 configuration! {
@@ -48,12 +49,15 @@ pub struct ServiceConfig {
     pub run: RunConfig,
     /// Addresses and time limits.
     pub endpoints: Endpoints,
-    /// True once the key `rewards` was set.
-    noise_declared: bool,
+    /// Keys of [`FROM_ENROLMENT`] that were set.
+    declared: [bool; 2],
 }
 
 /// Keys of [`RunConfig`] that follow from the registry.
 const FROM_REGISTRY: [&str; 2] = ["agents", "dim"];
+
+/// Keys whose defaults are the constants that devices were enrolled with.
+const FROM_ENROLMENT: [&str; 2] = ["rewards", "theta-norm"];
 
 impl Configure for ServiceConfig {
     fn keys() -> Vec<Key> {
@@ -72,7 +76,7 @@ impl Configure for ServiceConfig {
         if !is_one_of(&Self::keys()) {
             return Err(unknown_key(key, &Self::keys()));
         }
-        self.noise_declared |= key == "rewards";
+        self.declared.iter_mut().zip(FROM_ENROLMENT).for_each(|(declared, name)| *declared |= key == name);
         if is_one_of(Endpoints::OWN_KEYS) { self.endpoints.set(key, value) } else { self.run.set(key, value) }
     }
 
@@ -127,6 +131,17 @@ impl ServiceConfig {
         if mqtt.is_none() && mqtt_ca.is_some() {
             return fail("mqtt-ca", "needs mqtt, the broker that it verifies");
         }
-        self.run.aggregator.require_noise(self.noise_declared)
+        Ok(())
+    }
+
+    /// Sets R and S to the constants that devices were enrolled with, unless the configuration has its own.
+    pub fn complete(&mut self, registry: &Registry) {
+        let [rewards, theta_norm] = self.declared;
+        if !rewards {
+            self.run.rewards = RewardKind::Gaussian(registry.noise.into());
+        }
+        if !theta_norm {
+            self.run.theta_norm = registry.theta_norm.into();
+        }
     }
 }

@@ -21,8 +21,9 @@ fn of(run: RunConfig) -> SimulationConfig {
     SimulationConfig { run, ..SimulationConfig::default() }
 }
 
+/// The paper's rule and few agents.
 fn few() -> RunConfig {
-    RunConfig { agents: 20, dim: 4, steps: 256, ..RunConfig::default() }
+    RunConfig { aggregator: AggregatorName::GeometricMedian, agents: 20, dim: 4, steps: 256, ..RunConfig::default() }
 }
 
 fn small() -> SimulationConfig {
@@ -446,6 +447,7 @@ mod limits {
     #[test]
     fn private_late_regret_is_within_limit() {
         let run = RunConfig {
+            aggregator: AggregatorName::GeometricMedian,
             dim: 4,
             episode_len: Some(8),
             rewards: RewardKind::Bounded,

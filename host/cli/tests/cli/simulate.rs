@@ -65,8 +65,9 @@ fn json_has_documented_keys() {
     let report = json(&here.0, &format!("simulate {SMALL} --attack fake-parameter"));
     assert_eq!(report["config"]["agents"], 12);
     let runs = report["runs"].as_array().unwrap();
-    // Four aggregators, two seeds.
-    assert_eq!(runs.len(), 8);
+    // The recommended rule alone, two seeds.
+    assert_eq!(runs.len(), 2);
+    assert!(runs.iter().all(|run| run["aggregator"] == "capped-filter"));
     let numbers = [
         "seed",
         "corrupt",
@@ -87,10 +88,8 @@ fn json_has_documented_keys() {
         "agent_steps_per_cpu_second",
     ];
     for run in runs {
-        // The oracle runs without attacked agents.
-        let oracle = run["aggregator"] == "oracle";
-        for key in numbers.iter().filter(|key| !(oracle && **key == "attacked_total")) {
-            assert!(run[*key].is_number(), "{key}: {}", run[*key]);
+        for key in numbers {
+            assert!(run[key].is_number(), "{key}: {}", run[key]);
         }
         assert_eq!((&run["attack"], &run["environment"]), (&"fake-parameter".into(), &"ball".into()));
         assert!(run["privacy"].is_null() && run["rejected"].is_object());
@@ -229,16 +228,18 @@ fn invalid_files_are_rejected_with_their_line() {
     here.file("long.csv", "step,x_1,x_2,reward\n1,1,1,0\n");
     here.file("column.csv", "step,x_1,x_2\n1,1,0\n");
     here.file("good.csv", "step,x_1,x_2,reward\n1,1,0,1\n1,0,1,0\n");
-    let replay = |file: &str| format!("simulate --dim 2 --environment replay:{file} --report out");
+    let replay = |file: &str| format!("simulate --dim 2 --environment replay:{file} --rewards gaussian:1 --report out");
     refuses(&here.0, &replay("long.csv"), 65, "long.csv: line 2: norm of the action is 1.414214");
     refuses(&here.0, &replay("column.csv"), 65, "column.csv: column reward is missing");
     refuses(&here.0, &replay("absent.csv"), 74, "absent.csv");
     refuses(&here.0, &replay("good.csv").replace("--dim 2", "--dim 4"), 78, "dim: log has 2 columns x_j, configured 4");
     assert!(stdout(&here.0, &replay("good.csv")).contains("replay:good.csv"));
-    let whitened = replay("good.csv") + " --aggregator whitened-filter";
+    let undeclared = replay("good.csv").replace(" --rewards gaussian:1", "");
+    refuses(&here.0, &undeclared, 2, "capped-filter needs the noise level of rewards");
+    let whitened = undeclared.clone() + " --aggregator whitened-filter";
     refuses(&here.0, &whitened, 2, "whitened-filter needs the noise level of rewards");
     assert!(stdout(&here.0, &(whitened + " --rewards gaussian:0.1")).contains("whitened-filter"));
-    let capped = replay("good.csv") + " --aggregator capped-filter --rewards auto:1";
+    let capped = undeclared + " --aggregator capped-filter --rewards auto:1";
     assert!(stdout(&here.0, &capped).contains("capped-filter"));
     assert!(here.names("out").contains("report.html"));
 }
@@ -354,7 +355,7 @@ fn ratio_to_zero_regret_is_a_dash() {
     // Result files without a ratio are valid results.
     here.file("grid.toml", "agents = 12\ndim = 4\nsteps = 128\narms = 1\n");
     stdout(&here.0, "sweep --config grid.toml --out out");
-    assert!(stdout(&here.0, "sweep --config grid.toml --out out").contains("12 runs in out, 12 already done"));
+    assert!(stdout(&here.0, "sweep --config grid.toml --out out").contains("15 runs in out, 15 already done"));
     for text in [stdout(&here.0, &format!("simulate {SMALL} --arms 1")), stdout(&here.0, "sweep --merge out")] {
         assert!(text.contains('–') && !text.contains("NaN") && !text.contains("inf"), "{text}");
     }

@@ -384,7 +384,6 @@ fn invalid_enrolments_and_settings_are_refused() {
         ("privacy = \"4,1e-6\"", "privacy: requires bounded rewards"),
         ("window = -1", "controller.toml:5: window: invalid "),
         ("window = 64", "window: must be from 0 to 63"),
-        ("aggregator = \"whitened-filter\"", "whitened-filter needs the noise level of rewards"),
         ("aggregator = \"whitened-filter\"\nrewards = \"auto:2\"", "whitened-filter does not estimate the noise level"),
         ("rewards = \"auto:2\"\nprivacy = \"4,1e-6\"", "privacy: requires bounded rewards"),
         ("assumed-rewards = \"auto:2\"", "assumed-rewards: describes a simulated world; remove the key"),

@@ -25,14 +25,14 @@ use catalog::{CLAIMS, Claim};
 use checks::Check;
 
 /// Measures claims, all of them if no name is given. Compares docs/simulation.md and its figures with the result, or replaces the
-/// sections of these claims with `write`. If all are written, the output of `simulate` in README.md is replaced, too.
+/// sections of these claims with `write`. With the demonstration, the output of `simulate` in README.md is replaced, too.
 ///
 /// # Errors
 /// The documentation differs from the result, or a claim misses its limit.
 pub fn run(write: bool, names: &[&str]) -> Result<String, String> {
     let [docs, scratch] = ["docs", "target/claims"].map(|directory| repository().join(directory));
     fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-    if write && names.is_empty() {
+    if write && (names.is_empty() || names.contains(&"demonstration")) {
         run_command("cargo", &["build", "--locked", "--release", "-p", "fedbandit-cli"])?;
         compare::update_readme(&repository().join("target/release/fedbandit"), &scratch)?;
     }
