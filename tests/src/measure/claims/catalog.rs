@@ -21,7 +21,7 @@ pub(super) struct Claim {
     pub(super) table: fn(&[Record]) -> String,
 }
 
-pub(super) const CLAIMS: [Claim; 22] = [
+pub(super) const CLAIMS: [Claim; 24] = [
     Claim {
         name: "demonstration",
         title: "The demonstration",
@@ -267,6 +267,14 @@ pub(super) const CLAIMS: [Claim; 22] = [
         table: guard::table,
     },
     Claim {
+        name: "recommended-majority",
+        title: "Guarded devices with the recommended rule among a majority of corrupted ones",
+        statement: "`capped-filter`; 50 agents, as above. The attacks are those that were worst for `whitened-filter`, and `claim`.",
+        grid: include_str!("../../../claims/recommended-majority.toml"),
+        checks: guard::majority_checks,
+        table: guard::table,
+    },
+    Claim {
         name: "hostile-controller",
         title: "Guarded devices under a hostile controller",
         statement: "20 devices. The controller forges each device's models, and knows θ*, the device's data and its guard. With the guard \
@@ -297,5 +305,13 @@ pub(super) const CLAIMS: [Claim; 22] = [
         grid: include_str!("../../../claims/misspecified.toml"),
         checks: misspecified::checks,
         table: misspecified::table,
+    },
+    Claim {
+        name: "drift",
+        title: "Forgetting with the recommended rule",
+        statement: "`capped-filter` in the setting of the section above, without and with a half-life.",
+        grid: include_str!("../../../claims/drift.toml"),
+        checks: |_| Vec::new(),
+        table: forget_table,
     },
 ];
