@@ -237,7 +237,7 @@ fn status_reads_the_service_or_the_store() {
     assert_eq!(status["service"], format!("http://{}", service.http));
     assert_eq!(status["history"], running["history"]);
     let text = here.stdout("status --dir fleet");
-    assert!(text.starts_with("run 1, at http://127.0.0.1:") && text.contains("5 of 68, "), "{text}");
+    assert!(text.starts_with("run 1, at http://127.0.0.1:") && text.contains("5 of 74, "), "{text}");
     // A killed service leaves its address behind, which may belong to another run by now.
     let port = service.http.clone();
     drop(service);

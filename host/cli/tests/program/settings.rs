@@ -42,7 +42,7 @@ fn errors_name_the_flag_or_the_file_that_set_the_key() {
 #[test]
 fn half_life_is_fixed_when_the_run_starts() {
     let fleet = Fleet::new("half-life", 1);
-    fleet.configure("forget = 512\nepisode-len = 4");
+    fleet.configure("forget = 512\nepisode-len = 4\naggregator = \"geometric-median\"");
     drop(fleet.serve());
     let serve = "serve --config controller.toml";
     fleet.refuses(&format!("{serve} --forget 256"), 78, "forget is 512, configured 256");

@@ -21,7 +21,7 @@ pub(super) struct Claim {
     pub(super) table: fn(&[Record]) -> String,
 }
 
-pub(super) const CLAIMS: [Claim; 24] = [
+pub(super) const CLAIMS: [Claim; 23] = [
     Claim {
         name: "demonstration",
         title: "The demonstration",
@@ -305,13 +305,5 @@ pub(super) const CLAIMS: [Claim; 24] = [
         grid: include_str!("../../../claims/misspecified.toml"),
         checks: misspecified::checks,
         table: misspecified::table,
-    },
-    Claim {
-        name: "drift",
-        title: "Forgetting with the recommended rule",
-        statement: "`capped-filter` in the setting of the section above, without and with a half-life.",
-        grid: include_str!("../../../claims/drift.toml"),
-        checks: |_| Vec::new(),
-        table: forget_table,
     },
 ];

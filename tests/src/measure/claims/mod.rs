@@ -36,12 +36,25 @@ pub fn run(write: bool, names: &[&str]) -> Result<String, String> {
         run_command("cargo", &["build", "--locked", "--release", "-p", "fedbandit-cli"])?;
         compare::update_readme(&repository().join("target/release/fedbandit"), &scratch)?;
     }
+    let measured = simulate_claims(&scratch, names)?;
     // The page states missed limits, and is written or compared all the same.
-    let measured = measure(&scratch, names);
     if write {
-        compare::replace(&docs, &scratch, &CLAIMS.each_ref().map(|claim| claim.title)).map(|()| measured)?
+        compare::replace(&docs, &scratch, &CLAIMS.each_ref().map(|claim| claim.title))?;
     } else {
-        compare::compare(&docs, &scratch, names.is_empty()).map(|()| measured)?
+        compare::compare(&docs, &scratch, names.is_empty())?;
+    }
+    measured.within_limits()
+}
+
+/// One line per claim and check.
+struct Measured {
+    lines: String,
+    missed: bool,
+}
+
+impl Measured {
+    fn within_limits(self) -> Result<String, String> {
+        if self.missed { Err(format!("{}\na limit is missed", self.lines)) } else { Ok(self.lines) }
     }
 }
 
@@ -52,6 +65,10 @@ pub fn run(write: bool, names: &[&str]) -> Result<String, String> {
 /// # Errors
 /// A name is unknown, a file cannot be written, or a limit is missed; the text lists every check.
 pub fn measure(out: &Path, names: &[&str]) -> Result<String, String> {
+    simulate_claims(out, names)?.within_limits()
+}
+
+fn simulate_claims(out: &Path, names: &[&str]) -> Result<Measured, String> {
     if let Some(unknown) = names.iter().find(|name| CLAIMS.iter().all(|claim| claim.name != **name)) {
         let known: Vec<_> = CLAIMS.iter().map(|claim| claim.name).collect();
         return Err(format!("unknown claim '{unknown}'; expected one of {}", known.join(", ")));
@@ -71,7 +88,7 @@ pub fn measure(out: &Path, names: &[&str]) -> Result<String, String> {
         section(out, &mut page, claim, &records, &checks).map_err(|error| error.to_string())?;
     }
     write_file(&out.join("simulation.md"), &page).map_err(|error| error.to_string())?;
-    if missed { Err(format!("{lines}\na limit is missed")) } else { Ok(lines) }
+    Ok(Measured { lines, missed })
 }
 
 /// Runs the simulations of a claim that have not been run yet with the same sources.
