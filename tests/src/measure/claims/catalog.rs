@@ -21,7 +21,7 @@ pub(super) struct Claim {
     pub(super) table: fn(&[Record]) -> String,
 }
 
-pub(super) const CLAIMS: [Claim; 23] = [
+pub(super) const CLAIMS: [Claim; 22] = [
     Claim {
         name: "demonstration",
         title: "The demonstration",
@@ -165,9 +165,13 @@ pub(super) const CLAIMS: [Claim; 23] = [
     Claim {
         name: "fleets",
         title: "The recommended rule in every kind of fleet",
-        statement: "`capped-filter`, 100 agents, d = 8, T = 4096, 30 % corrupted, mean over ten seeds. A column is an environment whose \
-                    devices are always on, or a participation in `ball`. In `unequal`, `mixture` and `late` honest devices differ so much \
-                    that liars need only claim what few others know.",
+        statement: "`capped-filter`, 100 agents, d = 8, T = 4096, 30 % corrupted. Means over ten seeds, and over five for guarded devices, \
+                    for which fewer attacks were run. A column is an environment whose devices are always on, or a participation in \
+                    `ball`.\n\n\
+                    The limits were set before the attack `claim` existed, and it is the reason where they are missed by far. Colluders who \
+                    claim one direction only hold up to 44 % of the capped information along it. In `unequal`, `mixture` and `late` few \
+                    honest devices know a direction, close to the limit of every rule (docs/theory.md, section 9). The width then has to \
+                    be so large that devices explore for long.",
         grid: include_str!("../../../claims/fleets.toml"),
         checks: fleets::limit_checks,
         table: fleets::limit_table,
@@ -178,7 +182,11 @@ pub(super) const CLAIMS: [Claim; 23] = [
         statement: "Every environment with every participation; every attack; shares of corrupted agents from 0 to 0.45; 20, 100 and 1000 \
                     agents; d = 4, 8, 16, 32; Gaussian and ±1 rewards. T = 1024, unguarded, paired seeds. Rows are sorted by the regret of \
                     `capped-filter` relative to the best other rule. Left out: the full product of all factors, searching attacks with 1000 \
-                    agents or d ≥ 16, and other horizons.",
+                    agents or d ≥ 16, and other horizons.\n\n\
+                    Where devices explore alike, `whitened-filter` can assume so, and has a smaller width; that is the reason for the cells \
+                    above 1.1. It has no such assumption to rely on elsewhere, where it loses several times as much. The width of \
+                    `capped-filter` is too small in single runs under `claim` in `unequal`, where honest devices hardly overlap, and for \
+                    45 % corrupted agents.",
         grid: include_str!("../../../claims/suite.toml"),
         checks: fleets::suite_checks,
         table: fleets::suite_table,
@@ -263,14 +271,6 @@ pub(super) const CLAIMS: [Claim; 23] = [
                     know the guard slightly exceed the limit. The prediction test needs data to notice a lie, and `skew` has directions that \
                     are rarely explored.",
         grid: include_str!("../../../claims/majority.toml"),
-        checks: guard::majority_checks,
-        table: guard::table,
-    },
-    Claim {
-        name: "recommended-majority",
-        title: "Guarded devices with the recommended rule among a majority of corrupted ones",
-        statement: "`capped-filter`; 50 agents, as above. The attacks are those that were worst for `whitened-filter`, and `claim`.",
-        grid: include_str!("../../../claims/recommended-majority.toml"),
         checks: guard::majority_checks,
         table: guard::table,
     },
