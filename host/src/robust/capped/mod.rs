@@ -42,7 +42,7 @@ use width::{Problem, width};
 /// 6. *Removal.* A unit is corrupted if ‖D_i^{−1/2}z_i‖ exceeds what its own noise and the ellipsoid together permit. Steps 1 to 5
 ///    are repeated without such units, with the share of corrupted ones that remains.
 ///
-/// For more than [`SAMPLE`] units, steps 1 and 3 and the directions of step 5 come from a random sample of them.
+/// For more than 1,024 units, steps 1 and 3 and the directions of step 5 come from a random sample of them.
 ///
 /// On noised releases λ also covers the privacy noise of one V̂_i, so that V̂_i + λI stays positive definite, and the noise
 /// that step 4 expects includes it.
