@@ -67,11 +67,11 @@ pub struct Direction {
     pub vector: Vec<f64>,
     /// m(u).
     pub explorers: f64,
-    /// Whether θ* can be identified along u.
+    /// Possibility of identifying θ* along u.
     pub state: Identifiability,
 }
 
-/// Whether a rule can identify θ* along a direction, whoever is corrupted.
+/// Possibility of identifying θ* along a direction, whoever is corrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Identifiability {

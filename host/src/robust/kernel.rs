@@ -217,7 +217,7 @@ pub(super) fn cap(whitened: &[f64], prior: &[f64], d: usize, information: &mut [
     ));
 }
 
-/// What [`capped_sums`] computes of each unit, with B = (I + W)⁻¹.
+/// Outputs of [`capped_sums`] for each unit, with B = (I + W)⁻¹.
 pub(super) struct CappedSums<'a> {
     /// B − B² + s·BMMᵀB, in the scaled packing.
     pub(super) noise: &'a mut [f64],

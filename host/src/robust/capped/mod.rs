@@ -157,7 +157,7 @@ impl Capped {
             self.units.complete(streams, &frame, added);
         }
         let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
-        // D_i^{−1/2}B_iL⁻¹L⁻ᵀB_iD_i^{−1/2} is at most I/λ. Without privacy, the bias is no noise.
+        // D_i^{−1/2}B_iL⁻¹L⁻ᵀB_iD_i^{−1/2} is at most I/λ. Without privacy, the bias does not count as noise.
         let reach = if stream_noise.is_some() { noise * (1.0 + added.max(0.0) / lambda).sqrt() } else { noise };
         let gate = gate(&self.units, &phi, corruption, reach);
         let fit = filter(&self.units, &gate, corruption, noise)?;

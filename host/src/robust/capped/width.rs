@@ -42,7 +42,7 @@ const LARGEST_SHARE: f64 = 0.49;
 /// Maximum number of turns in the search for an axis with the least information.
 const TURNS: usize = 4;
 
-/// What the width depends on.
+/// Input of the width.
 pub(super) struct Problem<'a> {
     pub(super) units: &'a Units,
     pub(super) frame: &'a Frame,

@@ -8,7 +8,7 @@ use fedbandit::simulation::report::Record;
 use super::checks::{AtMost, Check, Limit, Unlimited};
 use super::tables::{by_setting, mean_total, width};
 
-/// What the rule assumes: a column of the table.
+/// Assumption of the rule: a column of the table.
 struct Assumed {
     title: &'static str,
     rewards: Option<&'static str>,
