@@ -137,11 +137,31 @@ impl ServiceConfig {
     /// Sets R and S to the constants that devices were enrolled with, unless the configuration has its own.
     pub fn complete(&mut self, registry: &Registry) {
         let [rewards, theta_norm] = self.declared;
+        // The shortest decimal, as it was given: 0.1 and not the f32 next to it.
+        let decimal = |value: f32| value.to_string().parse().unwrap_or_else(|_| f64::from(value));
         if !rewards {
-            self.run.rewards = RewardKind::Gaussian(registry.noise.into());
+            self.run.rewards = RewardKind::Gaussian(decimal(registry.noise));
         }
         if !theta_norm {
-            self.run.theta_norm = registry.theta_norm.into();
+            self.run.theta_norm = decimal(registry.theta_norm);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_of_the_enrolment_are_defaults() {
+        let registry = Registry { noise: 0.1, theta_norm: 2.3, ..Registry::new(1, 1, 2) };
+        let read = |text: &str| {
+            let mut config = ServiceConfig::read(Path::new("controller.toml"), text).unwrap();
+            config.complete(&registry);
+            (config.run.rewards, config.run.theta_norm)
+        };
+        assert_eq!(read(""), (RewardKind::Gaussian(0.1), 2.3));
+        assert_eq!(read("rewards = \"bounded\""), (RewardKind::Bounded, 2.3));
+        assert_eq!(read("theta-norm = 4.0"), (RewardKind::Gaussian(0.1), 4.0));
     }
 }
