@@ -143,11 +143,13 @@ fn sweep(columns: &mut DMatrix<f64>) -> bool {
             continue;
         }
         let cot_2 = (bb - aa) / (2.0 * ab);
-        let tan = cot_2.signum() / (cot_2.abs() + cot_2.hypot(1.0));
-        let cos = 1.0 / tan.hypot(1.0);
-        let (new_a, new_b) = ((a - b * tan) * cos, (a * tan + b) * cos);
-        columns.set_column(p, &new_a);
-        columns.set_column(q, &new_b);
+        // A square that overflows gives tan = 0. The functions of libm differ between machines, a square root does not.
+        let tan = cot_2.signum() / (cot_2.abs() + (cot_2 * cot_2 + 1.0).sqrt());
+        let cos = 1.0 / (tan * tan + 1.0).sqrt();
+        let (left, right) = columns.as_mut_slice().split_at_mut(q * n);
+        for (a, b) in left[p * n..][..n].iter_mut().zip(right) {
+            (*a, *b) = ((*a - *b * tan) * cos, (*a * tan + *b) * cos);
+        }
         rotated = true;
     }
     rotated

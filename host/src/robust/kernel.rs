@@ -167,138 +167,180 @@ fn apply(inverse: &Inverse, x: &[Lanes], first: usize, image: &mut [Lanes]) {
 
 /// Computes L⁻¹VL⁻ᵀ of each V, in the scaled packing.
 pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
-    let d = inverse.d;
-    let p = packed_len(d);
-    let [mut packed, mut full, mut half] = [p, d * d, d].map(|length| vec![ZERO; length]);
+    let mut block = WhitenedBlock::new(inverse);
+    let p = packed_len(inverse.d);
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
             for (grams, whitened) in grams.chunks(LANES * p).zip(whitened.chunks_mut(LANES * p)) {
-                transpose(grams, p, &mut packed);
-                unpack(&packed, &mut full, d);
-                let mut rest = &mut packed[..];
-                for i in 0..d {
-                    combine(&mut half, &inverse.rows[i * d..][..=i], &full);
-                    let (row, below) = rest.split_at_mut(d - i);
-                    apply(inverse, &half, i, row);
-                    row[1..].iter_mut().for_each(|lanes| *lanes = lanes.scaled(SQRT_2));
-                    rest = below;
-                }
-                transpose_back(&packed, whitened, p);
+                block.whiten(grams);
+                transpose_back(&block.packed, whitened, p);
             }
         },
     ));
 }
 
-/// Computes D = I − (I + W)⁻¹ of each W = L⁻¹VL⁻ᵀ + `prior`. All matrices are in the scaled packing.
-pub(super) fn cap(whitened: &[f64], prior: &[f64], d: usize, information: &mut [f64]) {
-    let p = packed_len(d);
-    let [mut packed, mut full, mut inverse] = [p, d * d, d * d].map(|length| vec![ZERO; length]);
+/// W = L⁻¹VL⁻ᵀ of a block of units.
+struct WhitenedBlock<'a> {
+    inverse: &'a Inverse,
+    /// W in the scaled packing.
+    packed: Vec<Lanes>,
+    /// W as full matrices, after [`add`](Self::add).
+    full: Vec<Lanes>,
+    half: Vec<Lanes>,
+}
+
+impl<'a> WhitenedBlock<'a> {
+    fn new(inverse: &'a Inverse) -> Self {
+        let d = inverse.d;
+        let [packed, full, half] = [packed_len(d), d * d, d].map(|length| vec![ZERO; length]);
+        Self { inverse, packed, full, half }
+    }
+
+    #[inline(always)]
+    fn whiten(&mut self, grams: &[f64]) {
+        let d = self.inverse.d;
+        transpose(grams, self.packed.len(), &mut self.packed);
+        unpack(&self.packed, &mut self.full, d);
+        let mut rest = &mut self.packed[..];
+        for i in 0..d {
+            combine(&mut self.half, &self.inverse.rows[i * d..][..=i], &self.full);
+            let (row, below) = rest.split_at_mut(d - i);
+            apply(self.inverse, &self.half, i, row);
+            row[1..].iter_mut().for_each(|lanes| *lanes = lanes.scaled(SQRT_2));
+            rest = below;
+        }
+    }
+
+    /// Adds a matrix in the scaled packing to each W.
+    #[inline(always)]
+    fn add(&mut self, matrix: &[f64]) {
+        for (lanes, value) in self.packed.iter_mut().zip(matrix) {
+            lanes.0.iter_mut().for_each(|lane| *lane += value);
+        }
+        unpack(&self.packed, &mut self.full, self.inverse.d);
+    }
+}
+
+/// Computes D = I − (I + W)⁻¹ of each V, with W = L⁻¹VL⁻ᵀ + `prior`. All matrices are in the scaled packing.
+pub(super) fn cap(grams: &[f64], inverse: &Inverse, prior: &[f64], information: &mut [f64]) {
+    let (d, p) = (inverse.d, prior.len());
+    let (mut block, mut b) = (WhitenedBlock::new(inverse), vec![ZERO; d * d]);
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            for (whitened, information) in whitened.chunks(LANES * p).zip(information.chunks_mut(LANES * p)) {
-                add_prior(whitened, prior, &mut packed);
-                unpack(&packed, &mut full, d);
-                uncapped(&mut full, &mut inverse, d);
-                let mut place = 0;
-                for i in 0..d {
-                    for j in i..d {
-                        let (scale, one) = if i == j { (1.0, 1.0) } else { (SQRT_2, 0.0) };
-                        for l in 0..LANES {
-                            packed[place].0[l] = scale * (one - inverse[i * d + j].0[l]);
-                        }
-                        place += 1;
-                    }
-                }
-                transpose_back(&packed, information, p);
+            for (grams, information) in grams.chunks(LANES * p).zip(information.chunks_mut(LANES * p)) {
+                block.whiten(grams);
+                block.add(prior);
+                uncapped(&mut block.full, &mut b, d);
+                pack_information(&b, &mut block.packed, d);
+                transpose_back(&block.packed, information, p);
             }
         },
     ));
 }
 
-/// Outputs of [`capped_sums`] for each unit, with B = (I + W)⁻¹.
-pub(super) struct CappedSums<'a> {
+/// Outputs of [`capped_units`] for each unit, with B = (I + W)⁻¹.
+pub(super) struct CappedUnits<'a> {
+    /// D = I − B, in the scaled packing.
+    pub(super) information: &'a mut [f64],
     /// B − B² + s·BMMᵀB, in the scaled packing.
     pub(super) noise: &'a mut [f64],
     /// b = By.
     pub(super) sums: &'a mut [f64],
-    /// bᵀ(I − B)⁻¹b.
+    /// bᵀD⁻¹b.
     pub(super) squares: &'a mut [f64],
 }
 
-/// Computes sums and noise of each unit from W = L⁻¹VL⁻ᵀ + `prior`, y = L⁻¹v, a lower triangular matrix M, row by row, and a
-/// sign s.
-pub(super) fn capped_sums(
-    whitened: &[f64],
-    sums: &[f64],
+/// Computes all of each unit (V, v) from W = L⁻¹VL⁻ᵀ + `prior`, y = L⁻¹v, a lower triangular matrix M, row by row, and a sign s.
+pub(super) fn capped_units(
+    (grams, sums): (&[f64], &[f64]),
+    inverse: &Inverse,
     prior: &[f64],
     (root, sign): (&[f64], f64),
-    rows: CappedSums<'_>,
+    units: CappedUnits<'_>,
 ) {
-    let d = root.len().isqrt();
-    let p = packed_len(d);
-    let [mut packed, mut full, mut inverse] = [p, d * d, d * d].map(|length| vec![ZERO; length]);
-    let [mut y, mut own] = [d, d].map(|length| vec![ZERO; length]);
-    let CappedSums { noise, sums: capped, squares } = rows;
+    let (d, p) = (inverse.d, prior.len());
+    let mut block = WhitenedBlock::new(inverse);
+    let [mut factor, mut b] = [(); 2].map(|()| vec![ZERO; d * d]);
+    let [mut v, mut y, mut own] = [(); 3].map(|()| vec![ZERO; d]);
+    let columns: Vec<f64> = (0..d * d).map(|place| root[place % d * d + place / d]).collect();
+    let CappedUnits { information, noise, sums: capped, squares } = units;
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            let blocks = whitened.chunks(LANES * p).zip(sums.chunks(LANES * d));
-            let outputs = noise.chunks_mut(LANES * p).zip(capped.chunks_mut(LANES * d).zip(squares.chunks_mut(LANES)));
-            for ((whitened, sums), (noise, (capped, squares))) in blocks.zip(outputs) {
-                add_prior(whitened, prior, &mut packed);
-                transpose(sums, d, &mut y);
-                unpack(&packed, &mut full, d);
+            let inputs = grams.chunks(LANES * p).zip(sums.chunks(LANES * d));
+            let matrices = information.chunks_mut(LANES * p).zip(noise.chunks_mut(LANES * p));
+            let vectors = capped.chunks_mut(LANES * d).zip(squares.chunks_mut(LANES));
+            for (((grams, sums), (information, noise)), (capped, squares)) in inputs.zip(matrices).zip(vectors) {
+                block.whiten(grams);
+                block.add(prior);
+                transpose(sums, d, &mut v);
+                apply(inverse, &v, 0, &mut y);
                 // W⁻¹y, the own estimate.
-                inverse.copy_from_slice(&full);
-                factorise(&mut inverse, d);
+                factor.copy_from_slice(&block.full);
+                factorise(&mut factor, d);
                 own.copy_from_slice(&y);
-                solve(&inverse, &mut own, d);
-                uncapped(&mut full, &mut inverse, d);
+                solve(&factor, &mut own, d);
+                uncapped(&mut block.full, &mut b, d);
+                pack_information(&b, &mut block.packed, d);
+                transpose_back(&block.packed, information, p);
+                // bᵀD⁻¹b = bᵀW⁻¹y.
                 let mut square = ZERO;
-                for (i, own) in own.iter().enumerate() {
-                    let mut sum = ZERO;
-                    (0..d).for_each(|j| sum.add_product(&inverse[i * d + j], &y[j]));
-                    square.add_product(&sum, own);
-                    full[i] = sum;
+                for ((row, own), sum) in b.chunks_exact(d).zip(&own).zip(&mut v) {
+                    *sum = product(row, &y);
+                    square.add_product(sum, own);
                 }
-                transpose_back(&full[..d], capped, d);
+                transpose_back(&v, capped, d);
                 squares.iter_mut().zip(square.0).for_each(|(to, square)| *to = square);
                 // BM.
-                for i in 0..d {
-                    for k in 0..d {
-                        let mut sum = ZERO;
-                        (k..d).for_each(|j| sum.add(root[j * d + k], &inverse[i * d + j]));
-                        full[i * d + k] = sum;
+                for (row, image) in b.chunks_exact(d).zip(factor.chunks_exact_mut(d)) {
+                    for (k, (sum, column)) in image.iter_mut().zip(columns.chunks_exact(d)).enumerate() {
+                        *sum = ZERO;
+                        row[k..].iter().zip(&column[k..]).for_each(|(b, factor)| sum.add(*factor, b));
                     }
                 }
-                let mut place = 0;
-                for i in 0..d {
-                    for j in i..d {
-                        let (b, [mut squared, mut added]) = (inverse[i * d + j], [ZERO; 2]);
-                        (0..d).for_each(|k| squared.add_product(&inverse[i * d + k], &inverse[j * d + k]));
-                        (0..d).for_each(|k| added.add_product(&full[i * d + k], &full[j * d + k]));
-                        let scale = if i == j { 1.0 } else { SQRT_2 };
+                let mut rest = &mut block.packed[..];
+                for (i, (b_i, m_i)) in b.chunks_exact(d).zip(factor.chunks_exact(d)).enumerate() {
+                    let (row, below) = rest.split_at_mut(d - i);
+                    let others = b[i * d..].chunks_exact(d).zip(factor[i * d..].chunks_exact(d));
+                    for ((to, (b_j, m_j)), value) in row.iter_mut().zip(others).zip(&b_i[i..]) {
+                        let (squared, added) = (product(b_i, b_j), product(m_i, m_j));
                         for l in 0..LANES {
-                            packed[place].0[l] = scale * (b.0[l] - squared.0[l] + sign * added.0[l]);
+                            to.0[l] = value.0[l] - squared.0[l] + sign * added.0[l];
                         }
-                        place += 1;
                     }
+                    row[1..].iter_mut().for_each(|lanes| *lanes = lanes.scaled(SQRT_2));
+                    rest = below;
                 }
-                transpose_back(&packed, noise, p);
+                transpose_back(&block.packed, noise, p);
             }
         },
     ));
 }
 
-/// Transposes a block of packed matrices and adds the same matrix to each.
+/// Packs I − B, scaled.
 #[inline(always)]
-fn add_prior(whitened: &[f64], prior: &[f64], packed: &mut [Lanes]) {
-    transpose(whitened, prior.len(), packed);
-    for (lanes, prior) in packed.iter_mut().zip(prior) {
-        lanes.0.iter_mut().for_each(|lane| *lane += prior);
+fn pack_information(b: &[Lanes], packed: &mut [Lanes], d: usize) {
+    let mut rest = packed;
+    for (i, b) in b.chunks_exact(d).enumerate() {
+        let (row, below) = rest.split_at_mut(d - i);
+        for (to, b) in row.iter_mut().zip(&b[i..]) {
+            *to = b.scaled(-SQRT_2);
+        }
+        for l in 0..LANES {
+            row[0].0[l] = 1.0 - b[i].0[l];
+        }
+        rest = below;
     }
+}
+
+/// Returns Σ_k a_kb_k.
+#[inline(always)]
+fn product(a: &[Lanes], b: &[Lanes]) -> Lanes {
+    let mut sum = ZERO;
+    a.iter().zip(b).for_each(|(a, b)| sum.add_product(a, b));
+    sum
 }
 
 /// Computes (I + W)⁻¹. Overwrites W.
@@ -318,8 +360,7 @@ fn factorise(full: &mut [Lanes], d: usize) {
     for j in 0..d {
         for i in j..d {
             let mut sum = full[i * d + j];
-            for k in 0..j {
-                let (a, b) = (full[i * d + k], full[j * d + k]);
+            for (a, b) in full[i * d..][..j].iter().zip(&full[j * d..][..j]) {
                 for l in 0..LANES {
                     sum.0[l] -= a.0[l] * b.0[l];
                 }
@@ -416,19 +457,40 @@ pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inve
 
 /// Computes ⟨q, z⟩ of each row z.
 pub(super) fn along(rows: &[f64], direction: &[f64], numbers: &mut [f64]) {
-    let d = direction.len();
-    let mut z = vec![ZERO; d];
+    along_each(rows, &[direction], &mut [numbers]);
+}
+
+/// Computes ⟨q, z⟩ of each row z for each direction q.
+pub(super) fn along_each(rows: &[f64], directions: &[&[f64]], numbers: &mut [&mut [f64]]) {
+    let length = directions.first().map_or(1, |direction| direction.len());
+    let mut z = vec![ZERO; length];
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            for (rows, numbers) in rows.chunks(LANES * d).zip(numbers.chunks_mut(LANES)) {
-                transpose(rows, d, &mut z);
-                let mut along = ZERO;
-                direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
-                numbers.iter_mut().zip(along.0).for_each(|(number, along)| *number = along);
+            for (block, rows) in rows.chunks(LANES * length).enumerate() {
+                transpose(rows, length, &mut z);
+                for (direction, numbers) in directions.iter().zip(&mut *numbers) {
+                    let mut along = ZERO;
+                    direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
+                    numbers[block * LANES..].iter_mut().zip(along.0).for_each(|(number, along)| *number = along);
+                }
             }
         },
     ));
+}
+
+/// Returns Σw·z over all rows z with their weights w.
+pub(super) fn weighted_sum(rows: &[f64], weights: &[f64]) -> Vec<f64> {
+    let mut sum = vec![0.0; rows.len() / weights.len()];
+    Arch::new().dispatch(Wide(
+        #[inline(always)]
+        || {
+            for (row, weight) in rows.chunks_exact(sum.len()).zip(weights).filter(|(_, weight)| **weight != 0.0) {
+                sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
+            }
+        },
+    ));
+    sum
 }
 
 /// Moments of weighted numbers.

@@ -33,7 +33,7 @@ impl Configure for Experiment {
     fn keys() -> Vec<Key> {
         let seeds =
             Key::new("seeds", "LIST", "Random seeds, one run each (e.g. 1,2,3) [default: 1,2,3]", || Value::Null);
-        let doc = "Aggregation rules to compare (e.g. mean,krum) [default: oracle,geometric-median,mean,solo]";
+        let doc = "Aggregation rules to compare (e.g. mean,krum) [default: oracle,capped-filter,geometric-median,mean,solo; with --json capped-filter]";
         let aggregators = Key::new("aggregator", "LIST", doc, || Value::Null);
         let keys = SimulationConfig::keys().into_iter();
         keys.map(|key| if key.field == aggregators.field { aggregators } else { key }).chain([seeds]).collect()

@@ -1,11 +1,13 @@
 //! Start and spectral filter (steps 3 and 4 of [`Capped`](super::Capped)).
 
+use std::cmp::Ordering;
+
 use nalgebra::{DMatrix, DVector};
 
 use super::super::filter::{edge, limit};
 use super::super::kernel;
 use super::super::matrices::{largest_eigenpair, symmetrised};
-use super::units::{Units, along, weighted, weighted_rows};
+use super::units::{Units, along, weighted};
 use crate::algorithm::kappa;
 use crate::math::symmetric;
 
@@ -55,7 +57,7 @@ pub(super) fn start(units: &Units, noise: f64) -> Option<DVector<f64>> {
 }
 
 fn solution(units: &Units, weights: &[f64]) -> Option<DVector<f64>> {
-    Some(units.total(weights).cholesky()?.solve(&DVector::from_vec(weighted_rows(&units.sums, weights))))
+    Some(units.total(weights).cholesky()?.solve(&DVector::from_vec(kernel::weighted_sum(&units.sums, weights))))
 }
 
 fn fit(units: &Units, weights: &[f64], near: f64, noise: f64) -> Option<Fit> {
@@ -166,14 +168,34 @@ impl Line {
 
 /// Returns the weighted lower median of (value, weight) pairs; 0 without any.
 fn weighted_median(mut pairs: Vec<(f64, f64)>) -> f64 {
-    pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let half = pairs.iter().map(|(_, weight)| weight).sum::<f64>() / 2.0;
-    let mut sum = 0.0;
-    let passes_half = |(_, weight): &&(f64, f64)| {
-        sum += weight;
-        sum >= half
-    };
-    pairs.iter().find(passes_half).map_or(0.0, |(value, _)| *value)
+    let (place, _) = weighted_select(&mut pairs, |a, b| a.0.total_cmp(&b.0), |(_, weight)| *weight, half);
+    pairs.get(place).map_or(0.0, |(value, _)| *value)
+}
+
+/// Reorders items so that those before the returned place come first, and weigh less than `target`, which they reach with the item at
+/// the place. Also returns the weight by which they miss it.
+pub(super) fn weighted_select<T>(
+    items: &mut [T],
+    order: impl Fn(&T, &T) -> Ordering,
+    weight: impl Fn(&T) -> f64,
+    target: f64,
+) -> (usize, f64) {
+    let (mut start, mut end, mut left) = (0, items.len(), target);
+    while start < end {
+        let middle = usize::midpoint(start, end);
+        items[start..end].select_nth_unstable_by(middle - start, &order);
+        let before: f64 = items[start..middle].iter().map(&weight).sum();
+        let own = weight(&items[middle]);
+        if before >= left {
+            end = middle;
+        } else if before + own >= left {
+            return (middle, left - before);
+        } else {
+            (start, left) = (middle + 1, left - before - own);
+        }
+    }
+    (start, left)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub(super) mod units;
 mod width;
 
 use std::borrow::Cow;
+use std::mem;
 
 use nalgebra::{DMatrix, DVector};
 
@@ -15,9 +16,9 @@ use crate::aggregate::{AggregateError, certify};
 use crate::algorithm::{Estimate, ModelParameters, Rule, Streams};
 use crate::math::symmetric;
 use cap::Cap;
-use filter::{filter, gate, start};
-use units::{Units, pack, weighted_rows};
-use width::{Problem, width};
+use filter::{Fit, filter, gate, start};
+use units::{Frame, Units, pack};
+use width::Problem;
 
 /// The rule `capped-filter`, for n units of which a share a may be corrupted.
 ///
@@ -42,7 +43,8 @@ use width::{Problem, width};
 /// 6. *Removal.* A unit is corrupted if ‖D_i^{−1/2}z_i‖ exceeds what its own noise and the ellipsoid together permit. Steps 1 to 5
 ///    are repeated without such units, with the share of corrupted ones that remains.
 ///
-/// For more than 1,024 units, steps 1 and 3 and the directions of step 5 come from a random sample of them.
+/// More than 1,024 units are searched in a random sample of them. The rest of the units then takes the sample's cap, start and axes,
+/// and the sample's ellipsoid decides which units are removed.
 ///
 /// On noised releases λ also covers the privacy noise of one V̂_i, so that V̂_i + λI stays positive definite, and the noise
 /// that step 4 expects includes it.
@@ -57,7 +59,7 @@ pub struct Capped {
     sample: Units,
 }
 
-/// Maximum number of units among which the cap, the start and the directions of the width are searched.
+/// Maximum number of units among which the cap, the start and the axes of the width are searched.
 const SAMPLE: usize = 1024;
 
 /// λ without privacy. A smaller one leaves less bias to units that know little, and more room to corrupted ones where few have explored.
@@ -69,6 +71,9 @@ const REMOVALS: usize = 4;
 /// Least share of corrupted units that is assumed after a removal.
 const LEAST_CORRUPTION: f64 = 0.05;
 
+/// Factor of a standard deviation by which corrupted units may be more frequent in a sample than in the fleet.
+const CHANCE: f64 = 3.0;
+
 /// Result of the rule.
 struct Solution {
     theta: DVector<f64>,
@@ -76,6 +81,31 @@ struct Solution {
     design: DMatrix<f64>,
     /// Weights of all units.
     weights: Vec<f64>,
+}
+
+/// Result of steps 1 to 5 for the units that remain.
+struct Found {
+    frame: Frame,
+    /// φ⁰.
+    start: DVector<f64>,
+    /// Axes of the width.
+    axes: Vec<DVector<f64>>,
+    fit: Fit,
+    /// Ellipsoid of φ* − φ.
+    width: DMatrix<f64>,
+}
+
+impl Found {
+    /// `present` are the units that the weights belong to, of `n`.
+    fn solution(self, present: &[usize], n: usize) -> Option<Solution> {
+        let Self { frame, fit, width, .. } = self;
+        let mut weights = vec![0.0; n];
+        present.iter().zip(&fit.weights).for_each(|(unit, weight)| weights[*unit] = *weight);
+        let theta = frame.factor.tr_solve_lower_triangular(&fit.phi)?;
+        // P = L⁻ᵀ·width·L⁻¹, so P⁻¹ = L·width⁻¹·Lᵀ.
+        let design = symmetrised(&frame.factor * width.cholesky()?.inverse() * frame.factor.transpose());
+        Some(Solution { theta, design, weights })
+    }
 }
 
 impl Capped {
@@ -100,80 +130,122 @@ impl Capped {
         (lambda, (private + (lambda * theta_bound).powi(2)) / noise.powi(2) - lambda)
     }
 
-    /// Runs all steps, and again without units that cannot be honest.
+    /// Runs all steps.
     fn solve(&mut self, streams: &Streams, episode: u32) -> Option<Solution> {
         let n = streams.gram.len();
-        let limit = (self.assumptions.corruption * n as f64).floor() as usize;
+        let a = self.assumptions.corruption;
+        let most = (a * n as f64).floor() as usize;
+        let Some(rows) = sample(streams) else {
+            let (found, present) = self.search(streams, episode, most)?;
+            return found.solution(&present, n);
+        };
+        let size = rows.len() as f64;
+        let limit = (a * size + CHANCE * (a * (1.0 - a) * size).sqrt()) as usize;
+        // Each keeps its buffers.
+        mem::swap(&mut self.units, &mut self.sample);
+        let searched = self.search(&streams.select(&rows)?, episode, limit);
+        mem::swap(&mut self.units, &mut self.sample);
+        let (searched, _) = searched?;
+        let (lambda, added) = self.priors(episode, streams.dimension());
+        self.units.complete(streams, &searched.frame, added);
+        let honest = self.honest(&searched, added, lambda);
+        let mut present: Vec<usize> = (0..n).filter(|unit| honest[*unit]).collect();
+        if n - present.len() > most {
+            present = (0..n).collect();
+        } else if present.len() < n {
+            self.units.retain(&honest);
+        }
+        let corruption = self.remaining_corruption(most, n, present.len());
+        let Found { frame, start, axes, .. } = searched;
+        self.fit(frame, start, Some(axes), corruption, episode)?.solution(&present, n)
+    }
+
+    /// Runs steps 1 to 5, and again without units that cannot be honest. Also returns the units that remain.
+    fn search(&mut self, streams: &Streams, episode: u32, most: usize) -> Option<(Found, Vec<usize>)> {
+        let n = streams.gram.len();
         let (mut present, mut remaining) = ((0..n).collect::<Vec<_>>(), Cow::Borrowed(streams));
         let mut best = None;
         for _ in 0..=REMOVALS {
-            let gone = n - present.len();
-            let corruption = match gone {
-                0 => self.assumptions.corruption,
-                _ => ((limit - gone) as f64 / present.len() as f64).max(LEAST_CORRUPTION),
-            };
-            let Some((mut solution, honest)) = self.solve_once(&remaining, corruption, episode) else { break };
-            let mut weights = vec![0.0; n];
-            present.iter().zip(&solution.weights).for_each(|(unit, weight)| weights[*unit] = *weight);
-            solution.weights = weights;
-            best = Some(solution);
+            let corruption = self.remaining_corruption(most, n, present.len());
+            let Some(found) = self.search_once(&remaining, corruption, episode) else { break };
+            let (lambda, added) = self.priors(episode, streams.dimension());
+            let honest = self.honest(&found, added, lambda);
             let kept: Vec<usize> =
                 present.iter().zip(&honest).filter(|(_, honest)| **honest).map(|(unit, _)| *unit).collect();
+            let is_last = kept.len() == present.len() || n - kept.len() > most;
+            best = Some((found, present));
             // More than there can be: then the ellipsoid missed θ*, and stays as wide as it is.
-            if kept.len() == present.len() || n - kept.len() > limit {
+            if is_last {
                 break;
             }
+            remaining = Cow::Owned(streams.select(&kept)?);
             present = kept;
-            remaining = Cow::Owned(streams.select(&present)?);
         }
         best
     }
 
-    /// Runs steps 1 to 5. Also returns which units may be honest.
-    fn solve_once(&mut self, streams: &Streams, corruption: f64, episode: u32) -> Option<(Solution, Vec<bool>)> {
+    /// Returns the share of corrupted units among `present` of `n` units, of which `most` may be corrupted.
+    fn remaining_corruption(&self, most: usize, n: usize, present: usize) -> f64 {
+        match n - present {
+            0 => self.assumptions.corruption,
+            gone => ((most - gone) as f64 / present as f64).max(LEAST_CORRUPTION),
+        }
+    }
+
+    /// Runs steps 1 to 5.
+    fn search_once(&mut self, streams: &Streams, corruption: f64, episode: u32) -> Option<Found> {
         let (lambda, added) = self.priors(episode, streams.dimension());
-        let rows = sample(streams);
-        let sampled = rows.as_ref().and_then(|rows| streams.select(rows));
-        let data = sampled.as_ref().unwrap_or(streams);
-        let searched = if sampled.is_some() { &mut self.sample } else { &mut self.units };
-        let mut frame = self.cap.apply(searched, data, lambda, corruption)?;
-        searched.complete(data, &frame, added);
-        let mut phi = start(searched, self.noise_bound.unwrap_or(self.assumptions.noise))?;
+        let frame = self.cap.apply(&mut self.units, streams, lambda, corruption)?;
+        self.units.complete(streams, &frame, added);
+        let mut phi = start(&self.units, self.noise_bound.unwrap_or(self.assumptions.noise))?;
         if let Some(bound) = self.noise_bound {
-            let corrupted = (corruption * data.gram.len() as f64).floor() as usize;
+            let corrupted = (corruption * streams.gram.len() as f64).floor() as usize;
             // Twice, since the start depends a little on R.
             for _ in 0..2 {
                 let theta = frame.factor.tr_solve_lower_triangular(&phi)?;
-                self.assumptions.noise = noise::estimate(data, &theta, corrupted, bound);
-                phi = start(searched, self.assumptions.noise)?;
+                self.assumptions.noise = noise::estimate(streams, &theta, corrupted, bound);
+                phi = start(&self.units, self.assumptions.noise)?;
             }
-        }
-        let (_, added) = self.priors(episode, streams.dimension());
-        if sampled.is_some() {
-            frame = self.units.at(streams, &frame.cap(), lambda)?;
-            self.sample.complete(data, &frame, added);
-        }
-        if sampled.is_some() || self.noise_bound.is_some() {
+            let (_, added) = self.priors(episode, streams.dimension());
             self.units.complete(streams, &frame, added);
         }
-        let Assumptions { noise, theta_bound, stream_noise, .. } = self.assumptions;
+        self.fit(frame, phi, None, corruption, episode)
+    }
+
+    /// Runs steps 4 and 5. Searches axes unless they are known.
+    fn fit(
+        &self,
+        frame: Frame,
+        start: DVector<f64>,
+        axes: Option<Vec<DVector<f64>>>,
+        corruption: f64,
+        episode: u32,
+    ) -> Option<Found> {
+        let (lambda, added) = self.priors(episode, self.units.d);
+        let gate = gate(&self.units, &start, corruption, self.reach(added, lambda));
+        let fit = filter(&self.units, &gate, corruption, self.assumptions.noise)?;
+        let axes = axes.unwrap_or_else(|| width::axes(&self.units, &fit, corruption));
+        let problem = Problem { units: &self.units, frame: &frame, fit: &fit, gate: &gate, axes: &axes };
+        let width = width::width(&problem, corruption, &self.assumptions);
+        Some(Found { frame, start, axes, fit, width })
+    }
+
+    /// Bound on the noise of D_i^{−1/2}z_i along any direction.
+    fn reach(&self, added: f64, lambda: f64) -> f64 {
+        let Assumptions { noise, stream_noise, .. } = self.assumptions;
         // D_i^{−1/2}B_iL⁻¹L⁻ᵀB_iD_i^{−1/2} is at most I/λ. Without privacy, the bias does not count as noise.
-        let reach = if stream_noise.is_some() { noise * (1.0 + added.max(0.0) / lambda).sqrt() } else { noise };
-        let gate = gate(&self.units, &phi, corruption, reach);
-        let fit = filter(&self.units, &gate, corruption, noise)?;
-        let searched = rows.as_deref().map(|rows| (&self.sample, rows));
-        let problem = Problem { units: &self.units, frame: &frame, fit: &fit, gate: &gate, searched };
-        let width = width(&problem, corruption, &self.assumptions);
-        let (d, n) = (streams.dimension() as f64, streams.gram.len() as f64);
-        let own = reach * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt()) + lambda.sqrt() * theta_bound;
-        let mut reach = vec![0.0; streams.gram.len()];
-        kernel::along(&self.units.information, &pack(&width), &mut reach);
-        let distances = self.units.distances_squared(&fit.phi);
-        let honest = distances.iter().zip(reach).map(|(square, reach)| square.sqrt() <= own + reach.max(0.0).sqrt());
-        let theta = frame.factor.tr_solve_lower_triangular(&fit.phi)?;
-        // P = L⁻ᵀ·width·L⁻¹, so P⁻¹ = L·width⁻¹·Lᵀ.
-        let design = symmetrised(&frame.factor * width.cholesky()?.inverse() * frame.factor.transpose());
-        Some((Solution { theta, design, weights: fit.weights }, honest.collect()))
+        if stream_noise.is_some() { noise * (1.0 + added.max(0.0) / lambda).sqrt() } else { noise }
+    }
+
+    /// Returns for each unit if its own noise and the ellipsoid together permit its residual.
+    fn honest(&self, found: &Found, added: f64, lambda: f64) -> Vec<bool> {
+        let (d, n) = (self.units.d as f64, self.units.len() as f64);
+        let own = self.reach(added, lambda) * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt())
+            + lambda.sqrt() * self.assumptions.theta_bound;
+        let mut reach = vec![0.0; self.units.len()];
+        kernel::along(&self.units.information, &pack(&found.width), &mut reach);
+        let distances = self.units.distances_squared(&found.fit.phi);
+        distances.iter().zip(reach).map(|(square, reach)| square.sqrt() <= own + reach.max(0.0).sqrt()).collect()
     }
 }
 
@@ -187,7 +259,7 @@ fn sample(streams: &Streams) -> Option<Vec<usize>> {
         return None;
     }
     let mut hash = blake3::Hasher::new();
-    for value in weighted_rows(streams.feature_sum.values(), &vec![1.0; n]) {
+    for value in kernel::weighted_sum(streams.feature_sum.values(), &vec![1.0; n]) {
         hash.update(&value.to_le_bytes());
     }
     let mut draws = hash.finalize_xof();
@@ -216,8 +288,8 @@ impl Rule for Capped {
         let (parameters, raised) = usable.unzip();
         let total: f64 = weights.iter().sum();
         let weights: Vec<f64> = weights.into_iter().map(|weight| weight / total).collect();
-        let gram = certify(&streams.gram, weighted_rows(streams.gram.values(), &weights));
-        let feature_sum = certify(&streams.feature_sum, weighted_rows(streams.feature_sum.values(), &weights));
+        let gram = certify(&streams.gram, kernel::weighted_sum(streams.gram.values(), &weights));
+        let feature_sum = certify(&streams.feature_sum, kernel::weighted_sum(streams.feature_sum.values(), &weights));
         let (lambda, _) = self.priors(episode, streams.dimension());
         Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum })
     }

@@ -43,8 +43,6 @@ pub(super) struct Units {
     pub(super) sums: Vec<f64>,
     /// All b_iᵀD_i⁻¹b_i.
     pub(super) squares: Vec<f64>,
-    whitened: Vec<f64>,
-    shifted: Vec<f64>,
 }
 
 /// Coordinates of a cap C = LLᵀ.
@@ -56,13 +54,6 @@ pub(super) struct Frame {
     pub(super) unit: DMatrix<f64>,
     /// λ.
     pub(super) lambda: f64,
-}
-
-impl Frame {
-    /// Returns C.
-    pub(super) fn cap(&self) -> DMatrix<f64> {
-        symmetrised(&self.factor * self.factor.transpose())
-    }
 }
 
 impl Units {
@@ -78,38 +69,49 @@ impl Units {
         let inverse = Inverse::of(&factor);
         let rows = inverse.matrix();
         let unit = symmetrised(&rows * rows.transpose());
-        let packed = pack(&(&unit * lambda));
+        let prior = pack(&(&unit * lambda));
         self.d = d;
         self.information.resize(n * p, 0.0);
-        self.whitened.resize(n * p, 0.0);
-        let outputs = self.whitened.par_chunks_mut(CHUNK * p).zip(self.information.par_chunks_mut(CHUNK * p));
-        streams.gram.values().par_chunks(CHUNK * p).zip(outputs).for_each(|(grams, (whitened, information))| {
-            kernel::whiten(grams, whitened, &inverse);
-            kernel::cap(whitened, &packed, d, information);
+        let grams = streams.gram.values().par_chunks(CHUNK * p);
+        grams.zip(self.information.par_chunks_mut(CHUNK * p)).for_each(|(grams, information)| {
+            kernel::cap(grams, &inverse, &prior, information);
         });
         Some(Frame { factor, inverse, unit, lambda })
     }
 
-    /// Computes sums and noise in the coordinates of the last cap, with the e of [`Units`].
+    /// Computes all in the coordinates of a cap, with the e of [`Units`].
     pub(super) fn complete(&mut self, streams: &Streams, frame: &Frame, added: f64) {
         let (d, p, n) = (streams.dimension(), streams.gram.dimension(), streams.gram.len());
         let root: Vec<f64> = frame.inverse.rows.iter().map(|value| value * added.abs().sqrt()).collect();
-        let (packed, zero) = (pack(&(&frame.unit * frame.lambda)), vec![0.0; d]);
-        for (values, length) in
-            [(&mut self.noise, p), (&mut self.sums, d), (&mut self.shifted, d), (&mut self.squares, 1)]
-        {
+        let prior = pack(&(&frame.unit * frame.lambda));
+        self.d = d;
+        let Self { information, noise, sums, squares, .. } = self;
+        for (values, length) in [(&mut *information, p), (&mut *noise, p), (&mut *sums, d), (&mut *squares, 1)] {
             values.resize(n * length, 0.0);
         }
         let inputs =
             streams.gram.values().par_chunks(CHUNK * p).zip(streams.feature_sum.values().par_chunks(CHUNK * d));
-        let scratch = self.whitened.par_chunks(CHUNK * p).zip(self.shifted.par_chunks_mut(CHUNK * d));
-        let vectors = self.sums.par_chunks_mut(CHUNK * d).zip(self.squares.par_chunks_mut(CHUNK));
-        let outputs = self.noise.par_chunks_mut(CHUNK * p).zip(vectors);
-        inputs.zip(scratch).zip(outputs).for_each(|(((grams, v), (whitened, y)), (noise, (sums, squares)))| {
-            kernel::residuals(grams, v, y, &frame.inverse, &zero);
-            let rows = kernel::CappedSums { noise, sums, squares };
-            kernel::capped_sums(whitened, y, &packed, (&root, added.signum()), rows);
+        let matrices = information.par_chunks_mut(CHUNK * p).zip(noise.par_chunks_mut(CHUNK * p));
+        let vectors = sums.par_chunks_mut(CHUNK * d).zip(squares.par_chunks_mut(CHUNK));
+        inputs.zip(matrices).zip(vectors).for_each(|((inputs, (information, noise)), (sums, squares))| {
+            let units = kernel::CappedUnits { information, noise, sums, squares };
+            kernel::capped_units(inputs, &frame.inverse, &prior, (&root, added.signum()), units);
         });
+    }
+
+    /// Keeps the units of which the flag is set.
+    pub(super) fn retain(&mut self, kept: &[bool]) {
+        let p = packed_len(self.d);
+        let columns =
+            [(&mut self.information, p), (&mut self.noise, p), (&mut self.sums, self.d), (&mut self.squares, 1)];
+        for (values, length) in columns {
+            let mut end = 0;
+            for unit in (0..kept.len()).filter(|unit| kept[*unit]) {
+                values.copy_within(unit * length..(unit + 1) * length, end);
+                end += length;
+            }
+            values.truncate(end);
+        }
     }
 
     /// Returns qᵀD_iq of each unit.
@@ -153,25 +155,22 @@ impl Units {
 
 /// Returns qᵀA_iq for matrices A_i in the scaled packing.
 pub(in super::super) fn along(matrices: &[f64], q: &DVector<f64>) -> Vec<f64> {
-    let outer = pack(&(q * q.transpose()));
-    let mut claims = vec![0.0; matrices.len() / outer.len()];
-    kernel::along(matrices, &outer, &mut claims);
+    along_each(matrices, std::slice::from_ref(q)).swap_remove(0)
+}
+
+/// Returns qᵀA_iq for each direction q.
+pub(super) fn along_each(matrices: &[f64], directions: &[DVector<f64>]) -> Vec<Vec<f64>> {
+    let outer: Vec<Vec<f64>> = directions.iter().map(|q| pack(&(q * q.transpose()))).collect();
+    let outer: Vec<&[f64]> = outer.iter().map(Vec::as_slice).collect();
+    let count = outer.first().map_or(0, |outer| matrices.len() / outer.len());
+    let mut claims = vec![vec![0.0; count]; outer.len()];
+    kernel::along_each(matrices, &outer, &mut claims.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
     claims
 }
 
 /// Returns Σw_iA_i for matrices A_i in the scaled packing.
 pub(in super::super) fn weighted(matrices: &[f64], weights: &[f64], d: usize) -> DMatrix<f64> {
-    symmetric::matrix(&weighted_rows(matrices, weights), d)
-}
-
-/// Returns Σw_i·x_i over rows x_i.
-pub(super) fn weighted_rows(rows: &[f64], weights: &[f64]) -> Vec<f64> {
-    let length = rows.len() / weights.len();
-    let mut sum = vec![0.0; length];
-    for (row, weight) in rows.chunks_exact(length).zip(weights).filter(|(_, weight)| **weight != 0.0) {
-        sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
-    }
-    sum
+    symmetric::matrix(&kernel::weighted_sum(matrices, weights), d)
 }
 
 /// Packs a symmetric matrix, scaled.

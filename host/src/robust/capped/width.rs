@@ -24,13 +24,15 @@
 //!    proportional to their claims. So their squares exceed noise by m²Σwc²/(Σwc)² ≤ m²/((1 − ε)W′), and the sum of both lower bounds
 //!    is m²/(ε(1 − ε)W′). ∎
 
+use std::borrow::Cow;
+
 use nalgebra::{DMatrix, DVector};
 
 use super::super::Assumptions;
-use super::super::matrices::{outer_sum, positive_part, symmetrised};
+use super::super::matrices::{largest_eigenpair, outer_sum, positive_part, symmetrised};
 use super::super::width::{FilterEffect, TAIL, filter_effect};
-use super::filter::{Fit, LEAST_NOISE, power};
-use super::units::{Frame, Units, along, weighted};
+use super::filter::{Fit, LEAST_NOISE, power, weighted_select};
+use super::units::{Frame, Units, along_each, weighted};
 use crate::math::symmetric;
 
 /// Least sum of claims along an axis, relative to the weight of all units, that the width assumes.
@@ -38,6 +40,9 @@ const LEAST_INFORMATION: f64 = 1e-4;
 
 /// Largest share of claims that corrupted units are assumed to have along an axis.
 const LARGEST_SHARE: f64 = 0.49;
+
+/// Value that keeps a matrix positive definite in spite of rounding.
+const ROUNDING: f64 = 1e-9;
 
 /// Maximum number of turns in the search for an axis with the least information.
 const TURNS: usize = 4;
@@ -49,29 +54,30 @@ pub(super) struct Problem<'a> {
     pub(super) fit: &'a Fit,
     /// Weights before the filter.
     pub(super) gate: &'a [f64],
-    /// Units among which axes are searched, and their rows, if not all.
-    pub(super) searched: Option<(&'a Units, &'a [usize])>,
+    /// Orthonormal axes, from [`axes`].
+    pub(super) axes: &'a [DVector<f64>],
 }
 
 /// Returns the ellipsoid of φ* − φ.
 pub(super) fn width(problem: &Problem<'_>, a: f64, assumptions: &Assumptions) -> DMatrix<f64> {
-    let Problem { units, frame, fit, .. } = *problem;
+    let Problem { units, frame, fit, axes, .. } = *problem;
     let Assumptions { theta_bound, forgetting, .. } = *assumptions;
     let d = units.d as f64;
     // Diagonals in the basis of the axes: factors of the ellipsoids of ζ, Ξ and the bias, and the share of Z that noise shows.
     let [mut hidden, mut spread, mut bias, mut shown] = [(); 4].map(|()| DMatrix::zeros(units.d, units.d));
-    for q in axes(problem, a) {
-        let claims = Claims::new(problem, units.claims(&q), a);
+    let along = along_each(&units.information, axes).into_iter().zip(along_each(&units.noise, axes));
+    for (q, (claims, noise)) in axes.iter().zip(along) {
+        let claims = Claims::new(problem, claims, a);
         let FilterEffect { liars, shift, variance } = claims.effect;
         let honest = (1.0 - liars) * claims.remaining;
         let kept = keep_smallest(&claims.claims, &fit.weights, liars * claims.remaining);
         let kept_weight: f64 = kept.iter().sum();
         let known = product(&kept, &claims.claims);
         let informed = known + LEAST_INFORMATION * kept_weight;
-        let variances: Vec<f64> = along(&units.noise, &q).into_iter().map(|variance| variance + LEAST_NOISE).collect();
+        let variances: Vec<f64> = noise.into_iter().map(|variance| variance + LEAST_NOISE).collect();
         let kept_noise = product(&kept, &variances) / product(&fit.weights, &variances);
         let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
-        let add = |to: &mut DMatrix<f64>, value: f64| to.ger(value, &q, &q, 1.0);
+        let add = |to: &mut DMatrix<f64>, value: f64| to.ger(value, q, q, 1.0);
         add(&mut shown, edge * variance * kept_noise);
         add(&mut hidden, (liars * honest * fit.weight).sqrt() / informed);
         add(&mut spread, (d.sqrt() + TAIL + shift * honest.sqrt()) * (kept_noise * fit.weight).sqrt() / informed);
@@ -121,13 +127,13 @@ fn largest_sum(numbers: &[f64], count: usize) -> f64 {
 
 /// Returns the weights without a part of them at the units with the largest claims.
 fn keep_smallest(claims: &[f64], weights: &[f64], dropped: f64) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..claims.len()).collect();
-    order.sort_unstable_by(|a, b| claims[*b].total_cmp(&claims[*a]));
-    let (mut left, mut kept) = (dropped, weights.to_vec());
-    for unit in order {
-        let removed = kept[unit].min(left);
-        kept[unit] -= removed;
-        left -= removed;
+    let mut units: Vec<(f64, usize)> = claims.iter().copied().zip(0..).collect();
+    let falling = |a: &(f64, usize), b: &(f64, usize)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+    let (place, left) = weighted_select(&mut units, falling, |(_, unit)| weights[*unit], dropped);
+    let mut kept = weights.to_vec();
+    units[..place].iter().for_each(|(_, unit)| kept[*unit] = 0.0);
+    if let Some((_, unit)) = units.get(place) {
+        kept[*unit] -= left;
     }
     kept
 }
@@ -136,39 +142,92 @@ fn keep_smallest(claims: &[f64], weights: &[f64], dropped: f64) -> Vec<f64> {
 /// the units with the largest ones.
 ///
 /// The search alternates between the eigenvector of the smallest eigenvalue of ΣwD and the weights that are kept along it.
-fn axes(problem: &Problem<'_>, a: f64) -> Vec<DVector<f64>> {
-    let Problem { units, fit, searched, .. } = *problem;
-    let (units, weights) = match searched {
-        Some((sample, rows)) => (sample, rows.iter().map(|row| fit.weights[*row]).collect()),
-        None => (units, fit.weights.clone()),
-    };
-    let d = units.d;
-    let total: f64 = weights.iter().sum();
-    let taken = problem.fit.taken * units.len() as f64 / problem.units.len() as f64;
-    let dropped = filter_effect(a, units.len() as f64, d as f64, taken).liars * total;
+pub(super) fn axes(units: &Units, fit: &Fit, a: f64) -> Vec<DVector<f64>> {
+    let (d, n) = (units.d, units.len() as f64);
+    let dropped = filter_effect(a, n, d as f64, fit.taken).liars * fit.weight;
     let mut axes = Vec::with_capacity(d);
     let mut remaining = DMatrix::<f64>::identity(d, d);
+    let mean = |kept: &[f64]| weighted(&units.information, kept, d) / kept.iter().sum::<f64>();
+    let all = mean(&fit.weights);
     for _ in 0..d {
-        let mut kept = weights.clone();
+        let mut mean_kept = Cow::Borrowed(&all);
         let mut smallest: Option<(f64, DVector<f64>)> = None;
         for _ in 0..TURNS {
-            let mean = weighted(&units.information, &kept, d) / kept.iter().sum::<f64>();
-            // Axes that are done have a larger value than any other.
-            let done = (DMatrix::identity(d, d) - &remaining) * 10.0;
-            let pairs = symmetric::eigenpairs(&symmetrised(&remaining * mean * &remaining + done));
-            let Some((_, q)) = pairs.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
-            let q = (&remaining * q).normalize();
+            let q = (&remaining * least_known(&remaining, &mean_kept)).normalize();
             let claims = units.claims(&q);
-            kept = keep_smallest(&claims, &weights, dropped);
+            let kept = keep_smallest(&claims, &fit.weights, dropped);
             let value = product(&kept, &claims) / kept.iter().sum::<f64>();
             if smallest.as_ref().is_some_and(|(least, _)| value >= least - 1e-4) {
                 break;
             }
             smallest = Some((value, q));
+            mean_kept = Cow::Owned(mean(&kept));
         }
         let Some((_, q)) = smallest else { break };
         remaining -= &q * q.transpose();
         axes.push(q);
     }
     axes
+}
+
+/// Returns a direction of the projection `remaining` along which a matrix has about the smallest value.
+fn least_known(remaining: &DMatrix<f64>, matrix: &DMatrix<f64>) -> DVector<f64> {
+    let d = remaining.nrows();
+    // Other directions have a larger value than any of the projection, as information is at most I.
+    let done = (DMatrix::identity(d, d) - remaining) * 10.0;
+    let relative = symmetrised(remaining * matrix * remaining + done);
+    match symmetric::shifted(&relative, ROUNDING).cholesky() {
+        Some(factors) => largest_eigenpair(&symmetrised(factors.inverse())).1,
+        None => DVector::zeros(d),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::units::tests::Draws;
+    use super::*;
+
+    /// The definition: units in the order of their claims lose weight until the given one is gone.
+    #[test]
+    fn keep_smallest_drops_weight_from_largest_claims() {
+        let mut draws = Draws::new(3);
+        for n in [1, 2, 3, 10, 101] {
+            // Many equal claims, and some weights of 0.
+            let claims: Vec<f64> = draws.vector(n).iter().map(|claim| (claim * 3.0).round()).collect();
+            let weights: Vec<f64> = draws.vector(n).iter().map(|weight| weight.clamp(0.0, 1.0)).collect();
+            let total: f64 = weights.iter().sum();
+            for dropped in [0.0, 0.3, total / 2.0, total - 0.1, total + 1.0] {
+                let mut order: Vec<usize> = (0..n).collect();
+                order.sort_by(|a, b| claims[*b].total_cmp(&claims[*a]));
+                let (mut expected, mut left) = (weights.clone(), dropped.max(0.0));
+                for unit in order {
+                    let removed = expected[unit].min(left);
+                    expected[unit] -= removed;
+                    left -= removed;
+                }
+                let kept = keep_smallest(&claims, &weights, dropped);
+                for (kept, expected) in kept.iter().zip(expected) {
+                    assert!((kept - expected).abs() < 1e-12, "{kept} instead of {expected} of {n}, {dropped} dropped");
+                }
+            }
+        }
+    }
+
+    /// The last direction that remains is found, whatever the matrix.
+    #[test]
+    fn least_known_direction_has_the_smallest_eigenvalue_of_the_projection() {
+        let mut draws = Draws::new(4);
+        let d = 6;
+        let spread = DMatrix::from_columns(&(0..d).map(|_| draws.vector(d)).collect::<Vec<_>>());
+        let information = &spread * spread.transpose() / (spread.norm() * spread.norm());
+        let done = draws.vector(d).normalize();
+        let remaining = DMatrix::identity(d, d) - &done * done.transpose();
+        let q = least_known(&remaining, &information);
+        let value = (&information * &q).dot(&q);
+        for _ in 0..2_000 {
+            let other = (&remaining * draws.vector(d)).normalize();
+            assert!((&information * &other).dot(&other) > value - 1e-4);
+        }
+        assert!(q.dot(&done).abs() < 1e-6);
+    }
 }
