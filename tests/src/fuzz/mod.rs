@@ -16,6 +16,7 @@ use fedbandit::aggregate::table;
 use fedbandit::algorithm::AgentId;
 use fedbandit::config::Configure;
 use fedbandit::config::RunConfig;
+use fedbandit::evaluation::{ChoiceLog, Policy, evaluate};
 use fedbandit::service::MasterKey;
 use fedbandit::service::config::ServiceConfig;
 use fedbandit::service::event::{self, Event};
@@ -36,13 +37,14 @@ use crate::harness::process::LAST_RESORT;
 pub type Body = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Body); 11] = [
+pub const TARGETS: [(&str, Body); 12] = [
     ("frame", frames::frame),
     ("sealed_frame", frames::sealed_frame),
     ("cobs", frames::cobs),
     ("session", session::session),
     ("config", config),
     ("replay_log", replay_log),
+    ("choice_log", choice_log),
     ("npy", npy),
     ("store_row", store_row),
     ("mqtt", mqtt),
@@ -96,6 +98,21 @@ fn replay_log(data: &[u8]) {
             }
         }
         assert_eq!(Log::parse(&again, bounded), Ok(log));
+    }
+}
+
+/// Logs of choices, in all formats: rewards of a parsed log have a finite mean, shares are shares, and the value of the uniform
+/// policy is in its interval.
+fn choice_log(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(log) = ChoiceLog::parse(&text, true, Some(2)) else { return };
+    let evaluation = evaluate(&log, &[Policy::Uniform, Policy::Greedy], 1, &|_| {});
+    assert_eq!(evaluation.events, log.len());
+    assert!(evaluation.logged.is_finite() && 0.0 < evaluation.scale && evaluation.scale <= 1.0);
+    for estimate in evaluation.policies.iter().flat_map(|policy| &policy.estimates) {
+        if let (Some(low), Some(value), Some(high)) = (estimate.low, estimate.value, estimate.high) {
+            assert!(low <= value && value <= high, "{value} is outside of {low} to {high}");
+        }
     }
 }
 
@@ -247,6 +264,12 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         "replay_log" => text(&[
             "step,x_1,x_2,reward\n1,0.6,0.8,0.4\n1,1.0,0.0,-0.2\n# a comment\n2,0.0,0.5,0.1\n",
             "device,step,x_1,reward\na,1,0.6,0.4\nb,1,1.0,-0.2\na,2,0.0,0.1\n",
+        ]),
+        "choice_log" => text(&[
+            "step,x_1,x_2,reward,propensity\n1,0.6,0.8,,\n1,1,0,-2,0.25\n2,0,3,0.5,1\n",
+            "shared |user s:0.5\n0:-1.5:0.2 |item a\n'tag |item b:2\n\nshared |user\n|item a\n0:1:0.5 |item b\n",
+            "1:0.5:0.5 | a b:2\n2:-1:0.25 | a\n",
+            "item_id,click,propensity_score,user_feature_0\n0,1,0.5,x\n1,0,0.25,y\n",
         ]),
         "npy" => {
             let header = "{'descr': '<f8', 'fortran_order': True, 'shape': (1, 2), }\n";

@@ -166,7 +166,7 @@ pub(super) fn forget_checks(records: &[Record]) -> Vec<Check> {
         groups.iter().find(of).map_or(f64::NAN, |group| mean_total(group))
     };
     let mut checks = Vec::new();
-    for aggregator in ["whitened-filter", "geometric-median", "solo"] {
+    for aggregator in ["capped-filter", "whitened-filter", "geometric-median", "solo"] {
         // A device alone has less data in a half-life; it is shown for comparison.
         let drifting = if aggregator == "solo" { Unlimited } else { AtMost(0.2) };
         for (environment, limit) in [("drifting-theta", drifting), ("ball", Unlimited)] {
@@ -180,7 +180,7 @@ pub(super) fn forget_checks(records: &[Record]) -> Vec<Check> {
         let of = records.iter().filter(constant).filter(|record| of(record));
         of.filter_map(|record| record.outcome.width_ratio_max).fold(f64::NAN, f64::max)
     };
-    for aggregator in ["solo", "oracle", "whitened-oracle", "whitened-filter"] {
+    for aggregator in ["solo", "oracle", "whitened-oracle", "capped-filter", "whitened-filter"] {
         let ratio = widest(aggregator, &|r| r.config.run.forget.is_some());
         checks.push(Check::new(format!("ball, {aggregator}, every H, largest width ratio"), ratio, AtMost(1.0)));
     }
