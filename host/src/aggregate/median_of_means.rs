@@ -6,7 +6,7 @@ use rand_pcg::rand_core::SeedableRng;
 use thiserror::Error;
 
 use super::mean::Divisor;
-use super::{Aggregate, AggregateError, Aggregator, GeometricMedian, Points, Tolerance};
+use super::{Aggregate, AggregateError, Aggregator, GeometricMedian, Points, Tolerance, WarmStart};
 use crate::math::rng::below;
 
 /// Partition of n points into P groups of sizes ⌊n/P⌋ and ⌈n/P⌉, drawn uniformly from a seed.
@@ -120,6 +120,14 @@ impl MedianOfMeans {
 impl Aggregator for MedianOfMeans {
     fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
         self.median.aggregate(&self.groups.means(points)?)
+    }
+
+    fn warm_start(&self) -> WarmStart {
+        self.median.warm_start()
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        self.median.set_warm_start(start);
     }
 }
 

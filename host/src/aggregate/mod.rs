@@ -23,6 +23,7 @@ pub use points::{MAGNITUDE, Points, ShapeError};
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Aggregation oracle.
@@ -35,16 +36,53 @@ pub trait Aggregator {
     /// # Errors
     /// The rule is undefined for this number of points and of corrupted points.
     fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError>;
+
+    /// Returns the state from which the next call starts.
+    fn warm_start(&self) -> WarmStart {
+        WarmStart::default()
+    }
+
+    /// Restores the state of [`warm_start`](Self::warm_start): the next answer has the same bits as that of the saved oracle.
+    fn set_warm_start(&mut self, _start: WarmStart) {}
 }
 
 impl<A: Aggregator + ?Sized> Aggregator for Box<A> {
     fn aggregate(&mut self, points: &Points<'_>) -> Result<Aggregate, AggregateError> {
         (**self).aggregate(points)
     }
+
+    fn warm_start(&self) -> WarmStart {
+        (**self).warm_start()
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        (**self).set_warm_start(start);
+    }
+}
+
+/// State from which an oracle or a rule starts its next search. Empty before the first answer, and if nothing is searched.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WarmStart {
+    /// Vectors of the search itself.
+    pub vectors: Vec<Vec<f64>>,
+    /// States of the searches that it consists of.
+    pub parts: Vec<WarmStart>,
+}
+
+impl WarmStart {
+    /// Combines the states of several searches.
+    pub fn of_parts<const N: usize>(parts: [Self; N]) -> Self {
+        Self { vectors: Vec::new(), parts: parts.into() }
+    }
+
+    /// Returns the states of several searches, all of them empty if there is another number of them.
+    pub fn into_parts<const N: usize>(self) -> [Self; N] {
+        self.parts.try_into().unwrap_or_else(|_| std::array::from_fn(|_| Self::default()))
+    }
 }
 
 /// Answer of an oracle.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Aggregate {
     /// ẑ.
     pub point: Vec<f64>,

@@ -105,6 +105,12 @@ impl<'a> Points<'a> {
         self.values.to_mut()[i * self.dimension..(i + 1) * self.dimension].fill(0.0);
     }
 
+    /// Adds a row of zeros.
+    pub(crate) fn push_zeros(&mut self) {
+        let values = self.values.to_mut();
+        values.resize(values.len() + self.dimension, 0.0);
+    }
+
     /// Removes a row; the last one takes its place.
     pub fn swap_remove(&mut self, i: usize) {
         let (last, p) = (self.len() - 1, self.dimension);

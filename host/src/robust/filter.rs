@@ -52,7 +52,7 @@ pub(super) struct Residuals {
     pub(super) weights: Vec<f64>,
     /// Distances from the geometric median, later deviations along a direction.
     deviations: Vec<f64>,
-    centre: GeometricMedian,
+    pub(super) centre: GeometricMedian,
 }
 
 impl Residuals {

@@ -36,8 +36,8 @@ const SETTLED: f64 = 0.01;
 /// Centres of the V̂_i, each started from its last result.
 #[derive(Debug)]
 pub(super) struct Grams {
-    raw: GeometricMedian,
-    relative: GeometricMedian,
+    pub(super) raw: GeometricMedian,
+    pub(super) relative: GeometricMedian,
     /// All L⁻¹V̂_iL⁻ᵀ, in the scaled packing.
     whitened: Vec<f64>,
 }

@@ -21,7 +21,7 @@ pub use capped::Capped;
 pub use exploration::{Direction, Exploration, Identifiability};
 use nalgebra::{DMatrix, DVector};
 
-use crate::aggregate::{Aggregate, AggregateError, Tolerance, certify};
+use crate::aggregate::{Aggregate, AggregateError, Aggregator, Tolerance, WarmStart, certify};
 use crate::algorithm::Streams;
 use crate::algorithm::{Estimate, ModelParameters, Rule};
 use crate::algorithm::{StreamNoise, kappa};
@@ -224,5 +224,17 @@ impl Rule for Whitened {
         let packed = symmetric::scaled(&packed, d).collect();
         let gram: Aggregate = certify(&streams.gram, packed);
         Ok(Estimate { parameters, lambda, raised, gram, feature_sum: certify(&streams.feature_sum, sum) })
+    }
+
+    fn warm_start(&self) -> WarmStart {
+        let Grams { raw, relative, .. } = &self.grams;
+        WarmStart::of_parts([raw.warm_start(), relative.warm_start(), self.residuals.centre.warm_start()])
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        let [raw, relative, centre] = start.into_parts();
+        self.grams.raw.set_warm_start(raw);
+        self.grams.relative.set_warm_start(relative);
+        self.residuals.centre.set_warm_start(centre);
     }
 }

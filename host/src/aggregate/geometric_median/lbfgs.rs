@@ -31,6 +31,20 @@ impl Lbfgs {
         }
     }
 
+    /// Returns the stored steps and changes in turn, the most recent first.
+    pub(super) fn vectors(&self) -> impl Iterator<Item = &Vec<f64>> {
+        self.pairs.iter().flat_map(|pair| [&pair.step, &pair.change])
+    }
+
+    /// Restores what [`vectors`](Self::vectors) returned.
+    pub(super) fn from_vectors(mut vectors: impl Iterator<Item = Vec<f64>>) -> Self {
+        let pair = || {
+            let (step, change) = (vectors.next()?, vectors.next()?);
+            Some(Pair { product: dot(&step, &change), step, change })
+        };
+        Self { pairs: std::iter::from_fn(pair).take(PAIRS).collect() }
+    }
+
     /// Returns −H·gradient, where H is the BFGS update of `scale`·I by all pairs.
     pub(super) fn step(&self, gradient: &[f64], scale: f64) -> Vec<f64> {
         let mut q: Vec<f64> = gradient.iter().map(|g| -g).collect();

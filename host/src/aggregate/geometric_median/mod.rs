@@ -8,6 +8,7 @@ mod descent;
 mod lbfgs;
 mod pass;
 
+use std::iter;
 use std::ops::Range;
 
 use descent::{Descent, Goal, Place, typical};
@@ -15,7 +16,9 @@ use lbfgs::Lbfgs;
 use pass::{BLOCK, PARALLEL, Pass, View};
 use rayon::prelude::*;
 
-use super::{Aggregate, AggregateError, Aggregator, MAGNITUDE, Points, distance, lower_median, middle_pair, objective};
+use super::{
+    Aggregate, AggregateError, Aggregator, MAGNITUDE, Points, WarmStart, distance, lower_median, middle_pair, objective,
+};
 
 /// Allowed excess of the mean distance over its minimum. A tolerance that is not positive requests full f64 precision.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +60,16 @@ impl Aggregator for GeometricMedian {
         }
         // Enters the thread pool once, not in each pass.
         if points.values().len() >= PARALLEL { rayon::scope(|_| self.solve(points)) } else { self.solve(points) }
+    }
+
+    fn warm_start(&self) -> WarmStart {
+        let vectors = self.last.iter().flat_map(|(point, memory)| iter::once(point).chain(memory.vectors()).cloned());
+        WarmStart { vectors: vectors.collect(), parts: Vec::new() }
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        let mut vectors = start.vectors.into_iter();
+        self.last = vectors.next().map(|point| (point, Lbfgs::from_vectors(vectors)));
     }
 }
 

@@ -52,6 +52,17 @@ struct Direction {
 }
 
 impl Cap {
+    /// Creates a cap that starts from the values of a C; without values, from the units.
+    pub(super) fn at_level(values: &[f64]) -> Self {
+        let d = values.len().isqrt();
+        Self { level: (d > 0 && d * d == values.len()).then(|| DMatrix::from_column_slice(d, d, values)) }
+    }
+
+    /// Returns the values from which the next estimate starts.
+    pub(super) fn level(&self) -> Vec<f64> {
+        self.level.as_ref().map_or_else(Vec::new, |level| level.as_slice().to_vec())
+    }
+
     /// Computes C for V̂_i + λI and expresses the units in its coordinates.
     pub(super) fn apply(
         &mut self,

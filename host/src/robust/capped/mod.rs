@@ -12,7 +12,7 @@ use nalgebra::{DMatrix, DVector};
 
 use super::matrices::symmetrised;
 use super::{Assumptions, kernel, noise};
-use crate::aggregate::{AggregateError, certify};
+use crate::aggregate::{AggregateError, WarmStart, certify};
 use crate::algorithm::{Estimate, ModelParameters, Rule, Streams};
 use crate::math::symmetric;
 use cap::Cap;
@@ -292,5 +292,16 @@ impl Rule for Capped {
         let feature_sum = certify(&streams.feature_sum, kernel::weighted_sum(streams.feature_sum.values(), &weights));
         let (lambda, _) = self.priors(episode, streams.dimension());
         Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum })
+    }
+
+    fn warm_start(&self) -> WarmStart {
+        WarmStart { vectors: vec![vec![self.assumptions.noise], self.cap.level()], parts: Vec::new() }
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        if let [noise, level] = &start.vectors[..] {
+            self.cap = Cap::at_level(level);
+            self.assumptions.noise = noise.first().copied().unwrap_or(self.assumptions.noise);
+        }
     }
 }
