@@ -4,7 +4,7 @@
 //! summaries always pass: the tolerance covers the rounding errors of a device ([`rounding::sums`]).
 
 use fedbandit_core::{MAX_EPISODE_LEN, packed_len, rounding};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::episodes::{EpisodeLenError, check_episode_len};
@@ -42,7 +42,7 @@ pub struct Admission {
 }
 
 /// Defect of a received summary, attributed to its sender and counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fault {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use fedbandit_core::Model;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
 use super::controller_config::{ControllerConfig, MAX_WINDOW};
 use super::rule::{Estimate, ModelParameters, Rule};
 use super::streams::{AgentId, Privatise, Streams};
-use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_median};
+use crate::aggregate::{AggregateError, Points, ShapeError, WarmStart, distance, lower_median};
 
 /// The controller of one run: a pure state machine without clock, random numbers or IO.
 ///
@@ -42,6 +43,8 @@ use crate::aggregate::{AggregateError, Points, ShapeError, distance, lower_media
 pub struct Controller<P, R> {
     config: ControllerConfig,
     enrolled: Vec<AgentId>,
+    /// Number of agents that the run began with.
+    initial: usize,
     /// Position of each agent in `enrolled` and `records`.
     rows: BTreeMap<AgentId, usize>,
     records: Vec<AgentRecord>,
@@ -90,7 +93,7 @@ pub type Faults = BTreeMap<Fault, u64>;
 
 /// Events of a run so far. The numbers are exact: with privacy, they are for the operator only and not covered by the
 /// privacy guarantee.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Faults of all senders.
     pub faults: Faults,
@@ -98,6 +101,34 @@ pub struct Counts {
     pub repaired: u64,
     /// Episodes that kept the previous parameters, because no device would have accepted the new ones.
     pub kept: u64,
+}
+
+/// State of a [`Controller`], from which [`Controller::restore`] continues with the same bits. It contains all sums, but no
+/// key.
+#[derive(Serialize, Deserialize)]
+pub struct SavedController<S> {
+    /// Agents enrolled since the run began.
+    joined: Vec<AgentId>,
+    records: Vec<AgentRecord>,
+    episode: u32,
+    sums: S,
+    warm_start: WarmStart,
+    parameters: ModelParameters,
+    estimate: Estimate,
+    radii: [Vec<f64>; 2],
+    counts: Counts,
+}
+
+/// Error returned by [`Controller::enroll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EnrollError {
+    /// The agent is enrolled.
+    #[error("agent {} is enrolled already", .0.0)]
+    Enrolled(AgentId),
+    /// The units of private streams are fixed before the first message.
+    #[error("agents of a private run are fixed when it begins")]
+    Fixed,
 }
 
 /// A closed episode.
@@ -125,7 +156,7 @@ pub struct Deviation<U> {
 }
 
 /// Per-agent bookkeeping: received episodes and counted faults.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct AgentRecord {
     /// Bit j is set once the message of episode k − j was received. 64 episodes are kept, whatever the window.
     received: u64,
@@ -170,6 +201,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         let counts = Counts { repaired: u64::from(estimate.raised > 0), ..Counts::default() };
         Ok(Self {
             config,
+            initial: enrolled.len(),
             enrolled,
             rows,
             records,
@@ -182,6 +214,63 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
             radii,
             counts,
         })
+    }
+
+    /// Enrolls an agent while the run goes on. It begins with empty sums, and may report for all episodes that are open.
+    ///
+    /// The rule must take an agent without data for what it is ([`Rule`] of an absent agent); the paper's rules take it for a
+    /// corrupted one.
+    ///
+    /// # Errors
+    /// The agent is enrolled, or the streams are private.
+    pub fn enroll(&mut self, agent: AgentId) -> Result<(), EnrollError> {
+        if self.rows.contains_key(&agent) {
+            return Err(EnrollError::Enrolled(agent));
+        }
+        if !self.privatise.enroll() {
+            return Err(EnrollError::Fixed);
+        }
+        self.rows.insert(agent, self.enrolled.len());
+        self.enrolled.push(agent);
+        self.records.push(AgentRecord::default());
+        Ok(())
+    }
+
+    /// Returns the enrolled agents, in the order of their enrolment.
+    pub fn enrolled(&self) -> &[AgentId] {
+        &self.enrolled
+    }
+
+    /// Returns the state after everything handled so far.
+    pub fn save(&self) -> SavedController<P::Saved> {
+        SavedController {
+            joined: self.enrolled[self.initial..].to_vec(),
+            records: self.records.clone(),
+            episode: self.episode,
+            sums: self.privatise.save(),
+            warm_start: self.rule.warm_start(),
+            parameters: self.parameters.clone(),
+            estimate: self.estimate.clone(),
+            radii: self.radii.clone(),
+            counts: self.counts.clone(),
+        }
+    }
+
+    /// Restores a saved state in a controller that was created with the same arguments and has handled nothing yet. All
+    /// further models have the same bits as those of the saved controller. Returns `None` if the state does not fit.
+    pub fn restore(mut self, saved: SavedController<P::Saved>) -> Option<Self> {
+        saved.joined.into_iter().try_for_each(|agent| self.enroll(agent)).ok()?;
+        let fits = saved.records.len() == self.records.len()
+            && saved.parameters.dimension() == Some(self.config.dimension.into())
+            && (1..=self.config.episodes.count() + 1).contains(&saved.episode);
+        if !(fits && self.privatise.restore(saved.sums)) {
+            return None;
+        }
+        let units = self.privatise.streams().gram.len();
+        saved.radii.iter().all(|radii| radii.len() <= units).then_some(())?;
+        self.rule.set_warm_start(saved.warm_start);
+        let SavedController { records, episode, parameters, estimate, radii, counts, .. } = saved;
+        Some(Self { records, episode, parameters, estimate, radii, counts, ..self })
     }
 
     /// Returns the broadcast of the running episode (line 4), or `None` when the run is over.
@@ -242,12 +331,20 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
             if let Some(row) = row {
                 if self.config.level == Level::Drop && fault.proves_corruption() {
                     self.records[row].excluded = true;
-                    self.privatise.drop_agent(row);
+                    self.drop_agent(row);
                 }
                 *self.records[row].faults.entry(fault).or_default() += 1;
             }
         }
         outcome
+    }
+
+    /// Removes an agent from all further releases, and its row from the deviations.
+    fn drop_agent(&mut self, agent: usize) {
+        let Some(row) = self.privatise.drop_agent(agent) else { return };
+        for radii in self.radii.iter_mut().filter(|radii| row < radii.len()) {
+            radii.swap_remove(row);
+        }
     }
 
     fn admit(

@@ -19,7 +19,7 @@ mod schedule;
 mod streams;
 
 pub use admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
-pub use controller::{ClosedEpisode, Controller, Counts, Deviation, Faults, SetupError};
+pub use controller::{ClosedEpisode, Controller, Counts, Deviation, EnrollError, Faults, SavedController, SetupError};
 pub use controller_config::{ControllerConfig, MAX_WINDOW};
 pub(crate) use episodes::check_episode_len;
 pub use episodes::{EpisodeLenError, Episodes};
@@ -30,4 +30,4 @@ pub use schedule::{
     Calibrated, Evidence, Inexact, Problem, Schedule, SoloSchedule, Solution, StreamNoise, Theorem, TheoremNumber,
     beta_theorem_1, beta_theorem_2, beta_theorem_3, lambda_theorem_1, lambda_theorem_2, lambda_theorem_3,
 };
-pub use streams::{AgentId, NoPrivacy, Privatise, Streams};
+pub use streams::{AgentId, NoPrivacy, Privatise, SavedSums, Streams};

@@ -1,11 +1,12 @@
 //! Estimation rules: from the released streams to the next model (Algorithm 1, line 3).
 
-use fedbandit_core::{Model, Rewards, VALUE_LIMIT};
+use fedbandit_core::{Model, Rewards, VALUE_LIMIT, packed_len};
 use nalgebra::{DMatrix, DVector};
+use serde::{Deserialize, Serialize};
 
 use super::schedule::{Evidence, Schedule, Solution};
 use super::streams::Streams;
-use crate::aggregate::{Aggregate, AggregateError, Aggregator, Groups};
+use crate::aggregate::{Aggregate, AggregateError, Aggregator, Groups, WarmStart};
 use crate::math::symmetric;
 
 /// Estimation rule: computes θ_k, Λ_k and β_k from all (V̂_i, v̂_i).
@@ -16,16 +17,32 @@ pub trait Rule {
     /// The rule is not defined for this number of units and of corrupted ones. This depends on the configuration only,
     /// not on messages.
     fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError>;
+
+    /// Returns the state from which the next estimate starts, if it depends on more than its arguments.
+    fn warm_start(&self) -> WarmStart {
+        WarmStart::default()
+    }
+
+    /// Restores the state of [`warm_start`](Self::warm_start): the next estimate has the same bits as that of the saved rule.
+    fn set_warm_start(&mut self, _start: WarmStart) {}
 }
 
 impl<R: Rule + ?Sized> Rule for Box<R> {
     fn estimate(&mut self, streams: &Streams, episode: u32) -> Result<Estimate, AggregateError> {
         (**self).estimate(streams, episode)
     }
+
+    fn warm_start(&self) -> WarmStart {
+        (**self).warm_start()
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        (**self).set_warm_start(start);
+    }
 }
 
 /// Estimate of a rule.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// θ_k, Λ_k and β_k. `None` if no device would accept them, e.g. if huge messages reach a rule that is not robust.
     pub parameters: Option<ModelParameters>,
@@ -40,7 +57,7 @@ pub struct Estimate {
 }
 
 /// θ_k, Λ_k and β_k in f32, with values that [`Agent::begin`](fedbandit_core::Agent::begin) accepts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelParameters {
     theta: Vec<f32>,
     design: Vec<f32>,
@@ -72,6 +89,12 @@ impl ModelParameters {
     /// Returns β_k.
     pub fn beta(&self) -> f32 {
         self.beta
+    }
+
+    /// Returns d, if the number of values fits it.
+    pub(crate) fn dimension(&self) -> Option<usize> {
+        let d = self.theta.len();
+        (self.design.len() == packed_len(d)).then_some(d)
     }
 
     /// Returns the broadcast of an episode.
@@ -125,6 +148,16 @@ impl<A: Aggregator, S: Schedule> Rule for PaperRule<A, S> {
         let (parameters, raised) = self.solve(&evidence, lambda).unzip();
         Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum })
     }
+
+    fn warm_start(&self) -> WarmStart {
+        WarmStart::of_parts([self.gram.warm_start(), self.feature_sum.warm_start()])
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        let [gram, feature_sum] = start.into_parts();
+        self.gram.set_warm_start(gram);
+        self.feature_sum.set_warm_start(feature_sum);
+    }
 }
 
 /// Rule applied to the means of groups of agents. With [`PaperRule`] and the geometric median it is that of
@@ -142,5 +175,13 @@ impl<R: Rule> Rule for GroupedRule<R> {
         let gram = self.groups.means(&streams.gram)?;
         let feature_sum = self.groups.means(&streams.feature_sum)?;
         self.rule.estimate(&Streams { gram, feature_sum }, episode)
+    }
+
+    fn warm_start(&self) -> WarmStart {
+        self.rule.warm_start()
+    }
+
+    fn set_warm_start(&mut self, start: WarmStart) {
+        self.rule.set_warm_start(start);
     }
 }

@@ -1,12 +1,14 @@
 //! Sums of the agents' messages and their release (Algorithm 1, lines 19 to 23).
 
 use fedbandit_core::packed_len;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{Points, ShapeError};
 use crate::math::symmetric;
 
 /// Number of an enrolled agent in the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AgentId(pub u32);
 
 /// V̂_i and v̂_i, one row per unit. A unit is an agent or a group of agents.
@@ -47,6 +49,12 @@ impl Streams {
             Points::new(values, points.dimension()).ok()
         };
         Some(Self { gram: rows(&self.gram)?, feature_sum: rows(&self.feature_sum)? })
+    }
+
+    /// Adds a unit with V̂_i = 0 and v̂_i = 0.
+    fn push_zeros(&mut self) {
+        self.gram.push_zeros();
+        self.feature_sum.push_zeros();
     }
 
     /// Returns D.
@@ -90,8 +98,35 @@ pub trait Privatise {
     /// Multiplies all sums by a factor ([`Forgetting`](super::Forgetting)). Never called for private streams.
     fn decay(&mut self, _factor: f64) {}
 
-    /// Removes an agent from all further releases ([`Level::Drop`](super::Level::Drop)). Never called for private streams.
-    fn drop_agent(&mut self, _agent: usize) {}
+    /// Removes an agent from all further releases ([`Level::Drop`](super::Level::Drop)). Returns the row that the last row has
+    /// replaced. Never called for private streams.
+    fn drop_agent(&mut self, _agent: usize) -> Option<usize> {
+        None
+    }
+
+    /// Adds an agent with empty sums. Returns false if the units are fixed.
+    fn enroll(&mut self) -> bool {
+        false
+    }
+
+    /// What [`save`](Self::save) returns: all sums, and no key.
+    type Saved: Serialize + DeserializeOwned;
+
+    /// Returns all sums.
+    fn save(&self) -> Self::Saved;
+
+    /// Replaces all sums by saved ones of as many agents. All further releases have the same bits as those of the saved
+    /// streams. Returns false, and changes nothing, if the saved sums do not fit.
+    fn restore(&mut self, saved: Self::Saved) -> bool;
+}
+
+/// Saved sums of [`NoPrivacy`].
+#[derive(Serialize, Deserialize)]
+pub struct SavedSums {
+    gram: Vec<f64>,
+    feature_sum: Vec<f64>,
+    rows: Vec<Option<usize>>,
+    agents: Vec<usize>,
 }
 
 /// Streams without privacy: V̂_i = V_i and v̂_i = v_i (line 23), or weighted sums if the run has a half-life.
@@ -142,14 +177,46 @@ impl Privatise for NoPrivacy {
         self.streams.scale(factor);
     }
 
+    fn enroll(&mut self) -> bool {
+        self.rows.push(Some(self.agents.len()));
+        self.agents.push(self.rows.len() - 1);
+        self.streams.push_zeros();
+        true
+    }
+
+    type Saved = SavedSums;
+
+    fn save(&self) -> SavedSums {
+        let [gram, feature_sum] =
+            [&self.streams.gram, &self.streams.feature_sum].map(|points| points.values().to_vec());
+        SavedSums { gram, feature_sum, rows: self.rows.clone(), agents: self.agents.clone() }
+    }
+
+    fn restore(&mut self, saved: SavedSums) -> bool {
+        let SavedSums { gram, feature_sum, rows, agents } = saved;
+        let (units, dimension) = (agents.len(), self.streams.dimension());
+        let fits = rows.len() == self.rows.len()
+            && rows.iter().flatten().all(|row| *row < units)
+            && agents.iter().all(|agent| *agent < rows.len());
+        let points = |values: Vec<f64>, dimension| {
+            Points::new(values, dimension).ok().filter(|points| fits && points.len() == units)
+        };
+        let (Some(gram), Some(feature_sum)) = (points(gram, packed_len(dimension)), points(feature_sum, dimension))
+        else {
+            return false;
+        };
+        *self = Self { streams: Streams { gram, feature_sum }, rows, agents };
+        true
+    }
+
     /// Replaces the agent's row by the last one. The last remaining agent keeps a row of zeros, since rules need a row.
-    fn drop_agent(&mut self, agent: usize) {
-        let Some(row) = self.rows[agent].take() else { return };
+    fn drop_agent(&mut self, agent: usize) -> Option<usize> {
+        let row = self.rows[agent].take()?;
         let Streams { gram, feature_sum } = &mut self.streams;
         if self.agents.len() == 1 {
             gram.clear(row);
             feature_sum.clear(row);
-            return;
+            return None;
         }
         gram.swap_remove(row);
         feature_sum.swap_remove(row);
@@ -157,5 +224,6 @@ impl Privatise for NoPrivacy {
         if let Some(moved) = self.agents.get(row) {
             self.rows[*moved] = Some(row);
         }
+        Some(row)
     }
 }

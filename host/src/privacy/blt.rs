@@ -1,5 +1,7 @@
 //! Streaming evaluation of a buffered linear Toeplitz factorisation ([`Blt`]).
 
+use serde::{Deserialize, Serialize};
+
 use super::calibration::{BUFFERS, Blt};
 
 /// Noisy prefix sums of one unit's leaves with the noise of a [`Blt`], in units of the grid.
@@ -17,6 +19,7 @@ use super::calibration::{BUFFERS, Blt};
 ///
 /// **Range.** Leaves are within 2⁵² and Σ_i θ_jⁱ is below 2¹⁹, so products have at most 52 + 19 + 18 + 32 = 121 bits. Since
 /// Σ_i c_i ≤ 2¹¹, y has at most 63 bits.
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Filter {
     theta: [i128; BUFFERS],
     omega: [i128; BUFFERS],
@@ -32,7 +35,7 @@ const COEFFICIENT_BITS: u32 = 32;
 /// Fractional bits of a buffer.
 const BUFFER_BITS: u32 = 18;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 struct Coordinate {
     encoder: [i128; BUFFERS],
     decoder: [f64; BUFFERS],
@@ -58,6 +61,13 @@ impl Filter {
         for (at, y) in self.coordinates.iter_mut().zip(y) {
             at.total += decode(&mut at.decoder, y as f64, &theta, &omega);
         }
+    }
+
+    /// Returns true if this saved filter has a number of leaves, and the coefficients and coordinates of another filter.
+    pub(super) fn fits(&self, other: &Self, leaves: u32) -> bool {
+        (self.theta, self.omega) == (other.theta, other.omega)
+            && self.episode == leaves
+            && self.coordinates.len() == other.coordinates.len()
     }
 
     /// Returns the noisy sum of all leaves so far.

@@ -23,4 +23,4 @@ mod tree;
 
 pub use grid::{Plan, PlanError};
 pub use key::{RunKey, Seed};
-pub use privatiser::{Private, Stream};
+pub use privatiser::{Private, SavedUnits, Stream};

@@ -1,5 +1,7 @@
 //! Streaming evaluation of the binary tree over episodes (Dwork et al. 2010; Chan, Shi and Song 2011).
 
+use serde::{Deserialize, Serialize};
+
 use super::calibration::honaker_variance;
 use super::grid::accumulate;
 
@@ -10,6 +12,7 @@ use super::grid::accumulate;
 /// of trailing zeros of k. The plain tree adds noise to the last of them and uses it alone; Honaker's estimator uses all.
 ///
 /// K − 1 leaves have m = ⌊log₂(K − 1)⌋ + 1 levels, so in both cases a message is in at most m noisy nodes.
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Tree {
     estimator: Estimator,
     leaves: u32,
@@ -18,7 +21,7 @@ pub(super) struct Tree {
 }
 
 /// Value of a node in a release.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Estimator {
     /// Noisy sum of the node.
     Node,
@@ -27,6 +30,7 @@ pub(super) enum Estimator {
     Honaker,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 struct Open {
     sum: Vec<i64>,
     estimate: Vec<f64>,
@@ -58,6 +62,18 @@ impl Tree {
             accumulate(&mut sum, &left.sum);
             children = estimate.map(|right| left.estimate.iter().zip(right).map(|(l, r)| l + r).collect());
         }
+    }
+
+    /// Returns true if this saved tree has a number of leaves of a dimension, and the estimator of another tree.
+    pub(super) fn fits(&self, other: &Self, dimension: usize, leaves: u32) -> bool {
+        let is_open = |level: usize| leaves.checked_shr(level as u32).unwrap_or(0) & 1 == 1;
+        self.estimator == other.estimator
+            && self.leaves == leaves
+            && self.open.len() == (u32::BITS - leaves.leading_zeros()) as usize
+            && self.open.iter().enumerate().all(|(level, node)| match node {
+                Some(Open { sum, estimate }) => is_open(level) && sum.len() == dimension && estimate.len() == dimension,
+                None => !is_open(level),
+            })
     }
 
     /// Returns the noisy sum of all leaves so far.
