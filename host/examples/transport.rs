@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let registry = Registry::new(1, 1, 4).with_devices([1]);
     let config = SimulationConfig { attack: Attack::None, ..SimulationConfig::default() };
     let (master, mut store) = (MasterKey::generate()?, Memory::default());
-    let timing = StartOptions { time_limit: 60_000, window: 0, unix_seconds: 0 };
+    let timing = StartOptions::new(60_000, 0, 0);
     let service = start(&mut store, &config.run, &registry, &master, timing, 0)?;
     let (handle, _) = worker::start(service, Box::new(store), |_| {});
     let socket = std::env::temp_dir().join(format!("fedbandit-{}.socket", std::process::id()));

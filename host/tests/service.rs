@@ -59,7 +59,7 @@ fn forgetting() -> RunConfig {
     RunConfig { forget: Some(12), ..config() }
 }
 
-const TIMING: StartOptions = StartOptions { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
+const TIMING: StartOptions = StartOptions::new(TIME_LIMIT, 1, 0);
 
 /// Service with its store.
 struct Run {
@@ -122,7 +122,7 @@ impl Run {
 
     fn events(&self) -> Vec<Event> {
         let mut events = Vec::new();
-        self.store.replay(&mut |bytes| events.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
+        self.store.replay(0, &mut |_, bytes| events.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
         events
     }
 }
@@ -332,7 +332,7 @@ fn broker_link_reaches_devices_without_own_link() {
     assert_eq!(run.service.status(0).connected, 0);
     run.tick(2 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 3, 4]));
-    run.service.revoke(3);
+    run.service.set_revoked(3, true);
     run.tick(3 * TIME_LIMIT);
     assert_eq!(reached(&mut run), BTreeSet::from([1, 2, 4]));
     run.service.remove_link(broker);

@@ -3,10 +3,11 @@
 use fedbandit_core::Model;
 
 use super::event::SummaryEvent;
+use super::snapshot::SavedAnyController;
 use super::status::Outlier;
 use crate::aggregate::AggregateError;
 use crate::algorithm::{
-    AgentId, ClosedEpisode, Controller, Counts, Deviation, Estimate, Fault, NoPrivacy, Rule, Streams,
+    AgentId, ClosedEpisode, Controller, Counts, Deviation, EnrollError, Estimate, Fault, NoPrivacy, Rule, Streams,
 };
 use crate::privacy::{Private, RunKey};
 use crate::robust::{Assumptions, Exploration};
@@ -61,6 +62,32 @@ impl AnyController {
         either!(self, controller => controller.close_episode())
     }
 
+    pub(super) fn enroll(&mut self, agent: AgentId) -> Result<(), EnrollError> {
+        either!(self, controller => controller.enroll(agent))
+    }
+
+    pub(super) fn enrolled(&self) -> &[AgentId] {
+        either!(self, controller => controller.enrolled())
+    }
+
+    pub(super) fn save(&self) -> SavedAnyController {
+        match self {
+            Self::Plain(controller) => SavedAnyController::Plain(controller.save()),
+            Self::Private(controller) => SavedAnyController::Private(controller.save()),
+        }
+    }
+
+    /// Restores a saved state in a controller that has handled nothing yet; none if it does not fit.
+    pub(super) fn restore(self, saved: SavedAnyController) -> Option<Self> {
+        match (self, saved) {
+            (Self::Plain(controller), SavedAnyController::Plain(saved)) => controller.restore(saved).map(Self::Plain),
+            (Self::Private(controller), SavedAnyController::Private(saved)) => {
+                controller.restore(saved).map(Self::Private)
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn missing(&self) -> usize {
         either!(self, controller => controller.missing())
     }
@@ -85,8 +112,8 @@ impl AnyController {
     }
 
     /// Counts the devices that have explored each direction; `None` if streams are private.
-    pub(super) fn exploration(&self, enrolled: usize, assumptions: &Assumptions) -> Option<Exploration> {
-        Exploration::new(self.streams(), enrolled, assumptions)
+    pub(super) fn exploration(&self, assumptions: &Assumptions) -> Option<Exploration> {
+        Exploration::new(self.streams(), self.enrolled().len(), assumptions)
     }
 
     /// Returns the devices farthest from the centre, the farthest first; none if streams are private.

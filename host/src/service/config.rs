@@ -25,6 +25,8 @@ configuration! {
         deadline: u32 = 60, "SECONDS";
         /// Number of episodes after its own for which a late summary is accepted
         window: u32 = 4, "W";
+        /// Number of closed episodes whose summaries stay in the store; older ones are removed after a snapshot
+        retain: u32 = 256, "EPISODES";
         /// Address for devices over TLS; needs certificate and key
         tls: Option<SocketAddr> = None, "ADDRESS";
         /// Certificate chain for TLS (PEM)

@@ -6,14 +6,14 @@ use crate::algorithm::AgentId;
 
 /// Event, with this encoding in the log:
 ///
-/// | bytes | summary | model | end |
-/// |---|---|---|---|
-/// | 1 | 1 | 2, or 3 if rewards are clipped | 4 |
-/// | 4 | agent | L | |
-/// | 4 | episode | episode | |
-/// | 4 | steps | β | |
-/// | 4 or 0 | Σr | | |
-/// | | U packed, u | θ, Λ packed | |
+/// | bytes | summary | model | end | enrolment |
+/// |---|---|---|---|---|
+/// | 1 | 1 | 2, or 3 if rewards are clipped | 4 | 5 |
+/// | 4 | agent | L | | agent |
+/// | 4 | episode | episode | | |
+/// | 4 | steps | β | | |
+/// | 4 or 0 | Σr | | | |
+/// | | U packed, u | θ, Λ packed | | |
 ///
 /// Numbers are little-endian, values are `f32`.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +24,8 @@ pub enum Event {
     Model(ModelEvent),
     /// The last episode was closed: the run has finished.
     End,
+    /// A device was enrolled during the run.
+    Enrollment(AgentId),
 }
 
 /// Summary as received.
@@ -90,6 +92,7 @@ const SUMMARY: u8 = 1;
 const MODEL: u8 = 2;
 const MODEL_CLIPPED: u8 = 3;
 const END: u8 = 4;
+const ENROLLMENT: u8 = 5;
 
 impl Event {
     /// Encodes the event.
@@ -103,15 +106,29 @@ impl Event {
                 (kind, vec![*episode_len, *episode, beta.to_bits()], [theta, design])
             }
             Self::End => return vec![END],
+            Self::Enrollment(agent) => return [[ENROLLMENT].as_slice(), &agent.0.to_le_bytes()].concat(),
         };
         let words = numbers.into_iter().chain(values.into_iter().flatten().map(|value| value.to_bits()));
         [kind].into_iter().chain(words.flat_map(u32::to_le_bytes)).collect()
+    }
+
+    /// Returns the length of the encoding.
+    pub(super) fn encoded_len(&self) -> usize {
+        match self {
+            Self::Summary(summary) => 17 + 4 * (summary.gram.len() + summary.feature_sum.len()),
+            Self::Model(model) => 13 + 4 * (model.theta.len() + model.design.len()),
+            Self::End => 1,
+            Self::Enrollment(_) => 5,
+        }
     }
 
     /// Decodes an event of a run with a dimension; none if the bytes are invalid.
     pub fn from_bytes(bytes: &[u8], dimension: usize) -> Option<Self> {
         if bytes == [END] {
             return Some(Self::End);
+        }
+        if let &[ENROLLMENT, ref agent @ ..] = bytes {
+            return Some(Self::Enrollment(AgentId(u32::from_le_bytes(agent.try_into().ok()?))));
         }
         let (kind, words) = bytes.split_first()?;
         let (words, []) = words.as_chunks::<4>() else { return None };

@@ -203,7 +203,7 @@ mod tests {
     fn status_after(episodes: u64) -> Status {
         let registry = Registry::new(1, 1, 2).with_devices(1..=3);
         let master = MasterKey::from_bytes(&[1; 32]).unwrap();
-        let options = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
+        let options = StartOptions::new(1_000, 0, 0);
         let config = RunConfig { steps: 24, episode_len: Some(8), first_episode: Some(8), ..RunConfig::default() };
         let mut store = Memory::default();
         let mut service = start(&mut store, &config, &registry, &master, options, 0).unwrap();

@@ -22,6 +22,7 @@ pub mod event;
 pub mod http;
 mod master_key;
 mod registry;
+mod snapshot;
 mod start;
 mod state_machine;
 mod status;
@@ -33,6 +34,7 @@ pub mod worker;
 pub use any_controller::AnyController;
 pub use master_key::MasterKey;
 pub use registry::{EnrolledDevice, Registry};
+pub use snapshot::{Snapshot, SnapshotError, SnapshotPolicy};
 pub use start::{StartError, StartOptions, check, for_each_event, inspect, start};
 pub use state_machine::{
     Batch, Dropped, Link, Outgoing, RestoreError, Restoring, RunInfo, StateMachine, StateMachineConfig,

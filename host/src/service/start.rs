@@ -7,6 +7,7 @@ use super::any_controller::AnyController;
 use super::event::Event;
 use super::master_key::MasterKey;
 use super::registry::{EnrolledDevice, Registry};
+use super::snapshot::{SnapshotError, SnapshotPolicy};
 use super::state_machine::{RestoreError, Restoring, StateMachine, StateMachineConfig};
 use super::status::Status;
 use super::store::{Store, StoreError};
@@ -25,6 +26,15 @@ pub struct StartOptions {
     /// Seconds since the Unix epoch, a lower bound of the boot counter. A store restored from a backup has lost its last
     /// boot counters; the clock has not.
     pub unix_seconds: u32,
+    /// When snapshots are taken, and for how long summaries are kept after them.
+    pub snapshots: SnapshotPolicy,
+}
+
+impl StartOptions {
+    /// Creates options with the default snapshots.
+    pub const fn new(time_limit: u64, window: u32, unix_seconds: u32) -> Self {
+        Self { time_limit, window, unix_seconds, snapshots: SnapshotPolicy::DEFAULT }
+    }
 }
 
 /// Error returned when a service cannot start or a store cannot be read.
@@ -55,6 +65,9 @@ pub enum StartError {
     /// The stored events contradict each other.
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    /// The stored snapshot cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The operating system provides no entropy.
     #[error("cannot generate a key: {0}")]
     Entropy(#[from] getrandom::Error),
@@ -89,8 +102,11 @@ pub fn start(
     options: StartOptions,
     now: u64,
 ) -> Result<StateMachine, StartError> {
-    let terms = RunTerms::new(run, registry, options.window)?;
-    let is_new = !has_terms(store, &terms)?;
+    let configured = RunTerms::new(run, registry, options.window)?;
+    let (terms, is_new) = match stored_terms(store, &configured)? {
+        Some(stored) => (stored, false),
+        None => (configured, true),
+    };
     let controller = controller(&terms, || run_key(store))?;
     // Stored only once the run is known to start: terms are permanent.
     if is_new {
@@ -104,13 +120,15 @@ pub fn start(
     let config = StateMachineConfig {
         fleet: registry.fleet,
         run: registry.run,
+        boot,
         dimension: registry.dimension.into(),
         time_limit: options.time_limit,
         now,
+        unix_seconds: options.unix_seconds.into(),
+        snapshots: options.snapshots,
         info: terms.info()?,
     };
-    let mut restoring = StateMachine::restore(config, controller, registry.devices.iter().map(device));
-    replay(store, &terms, &mut restoring)?;
+    let restoring = restore(store, &terms, config, controller, registry.devices.iter().map(device))?;
     let (stored, service) = (restoring.events(), restoring.finish());
     let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
     let message = if stored == 0 { "run started" } else { "run resumed" };
@@ -131,31 +149,42 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let unused = |agent| Channel::controller(Identity::new(fleet, agent, dimension, [0; 32]), 0, terms.run);
     let devices = registry.devices.iter().map(|device| (AgentId(device.agent), unused(device.agent), device.revoked));
     let (run, dimension, info) = (terms.run, terms.config.dim, terms.info()?);
-    let config = StateMachineConfig { fleet, run, dimension, time_limit: 0, now: 0, info };
-    let mut restoring = StateMachine::restore(config, controller, devices);
-    replay(store, &terms, &mut restoring)?;
-    Ok(restoring.finish().status(0))
+    let snapshots = SnapshotPolicy::DEFAULT;
+    let config =
+        StateMachineConfig { fleet, run, boot: 0, dimension, time_limit: 0, now: 0, unix_seconds: 0, snapshots, info };
+    Ok(restore(store, &terms, config, controller, devices)?.finish().status(0))
 }
 
-fn replay(store: &dyn Store, terms: &RunTerms, restoring: &mut Restoring) -> Result<(), StartError> {
-    for_each_event(store, terms, |event| Ok(restoring.replay(event)?))
+/// Restores the last snapshot and replays the events after it.
+fn restore(
+    store: &dyn Store,
+    terms: &RunTerms,
+    config: StateMachineConfig,
+    controller: AnyController,
+    devices: impl IntoIterator<Item = (AgentId, Channel, bool)>,
+) -> Result<Restoring, StartError> {
+    let snapshot = store.snapshot()?;
+    let mut restoring = StateMachine::restore(config, controller, devices, snapshot.as_deref())?;
+    let from = restoring.events();
+    for_each_event::<StartError>(store, terms, from, |event| Ok(restoring.replay(event)?))?;
+    Ok(restoring)
 }
 
-/// Calls a function with each event of a store, in order, until it fails. One event is in memory at a time.
+/// Calls a function with each stored event from a number on, in order, until it fails. One event is in memory at a time.
 ///
 /// # Errors
 /// The store cannot be read or is corrupt, or the function fails.
 pub fn for_each_event<E: From<StartError>>(
     store: &dyn Store,
     terms: &RunTerms,
+    from: u64,
     mut each: impl FnMut(Event) -> Result<(), E>,
 ) -> Result<(), E> {
-    let (mut number, mut result) = (0, Ok(()));
-    let read = store.replay(&mut |bytes| {
+    let mut result = Ok(());
+    let read = store.replay(from, &mut |number, bytes| {
         if result.is_ok() {
             let event = Event::from_bytes(bytes, terms.config.dim);
             result = event.ok_or_else(|| StartError::Event(number).into()).and_then(&mut each);
-            number += 1;
         }
     });
     read.map_err(StartError::from)?;
@@ -174,11 +203,13 @@ fn next_boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError
     Ok(boot)
 }
 
-/// Returns true if the store contains these terms, and false if it contains none. Different terms are an error.
-fn has_terms(store: &dyn Store, terms: &RunTerms) -> Result<bool, StartError> {
-    match RunTerms::find(store)? {
-        Some(stored) if stored != *terms => Err(StartError::DifferentRun(stored.differences(terms))),
-        stored => Ok(stored.is_some()),
+/// Returns the stored terms of the run; none if the run has not begun. Other terms than the configured ones are an error.
+fn stored_terms(store: &dyn Store, configured: &RunTerms) -> Result<Option<RunTerms>, StartError> {
+    let Some(stored) = RunTerms::find(store)? else { return Ok(None) };
+    let configured = configured.as_begun(&stored);
+    match stored == configured {
+        true => Ok(Some(stored)),
+        false => Err(StartError::DifferentRun(stored.differences(&configured))),
     }
 }
 

@@ -5,6 +5,7 @@ mod statistics;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
+use std::ops::Range;
 
 use fedbandit_core::wire::{
     self, Channel, DecodeError, Fate, Identity, Message, max_frame_len, unverified_address, unverified_run,
@@ -16,8 +17,9 @@ use statistics::Statistics;
 
 use super::any_controller::AnyController;
 use super::event::{Event, ModelEvent, SummaryEvent};
+use super::snapshot::{Snapshot, SnapshotPolicy};
 use crate::aggregate::AggregateError;
-use crate::algorithm::{AgentId, Fault};
+use crate::algorithm::{AgentId, EnrollError, Fault};
 use crate::privacy::calibration::{Budget, Mechanism};
 use crate::robust::Assumptions;
 
@@ -65,6 +67,10 @@ struct Device {
 }
 
 impl Device {
+    fn new(channel: Channel, revoked: bool) -> Self {
+        Self { channel, revoked, seen: false, link: None }
+    }
+
     /// Calls a function with the channel in a run. The channel itself stays in the service's run.
     fn in_run<T>(&mut self, run: u32, call: impl FnOnce(&mut Channel) -> T) -> T {
         let own = self.channel.run();
@@ -105,7 +111,8 @@ const WAIT_AFTER_END: u32 = 60 * 60 * 1000;
 /// 1. takes the new events with [`take_batch`](Self::take_batch),
 /// 2. stores them durably,
 /// 3. confirms that with [`mark_committed`](Self::mark_committed), and
-/// 4. sends every frame that [`poll`](Self::poll) returns.
+/// 4. sends every frame that [`poll`](Self::poll) returns, and
+/// 5. stores the snapshot that [`take_snapshot`](Self::take_snapshot) returns, if one is due.
 ///
 /// No frame depends on an event that is not stored: a summary is durable before it is acknowledged, and a model before it
 /// is sent. If storing fails, the caller stops. After a restart, [`Restoring`] rebuilds the state from the stored events.
@@ -125,6 +132,8 @@ const WAIT_AFTER_END: u32 = 60 * 60 * 1000;
 pub struct StateMachine {
     fleet: u32,
     run: u32,
+    /// Boot counter of the service.
+    boot: u32,
     dimension: usize,
     info: RunInfo,
     controller: AnyController,
@@ -144,9 +153,40 @@ pub struct StateMachine {
     time_limit: u64,
     /// Time at which the running episode closes.
     deadline: u64,
+    /// Time at which `now` was 0, in seconds since the Unix epoch.
+    unix_seconds: u64,
+    snapshots: SnapshotPolicy,
     /// Time of the last frame or tick.
     now: u64,
     statistics: Statistics,
+    progress: Progress,
+}
+
+/// Position in the log, and what a snapshot depends on.
+#[derive(Default)]
+struct Progress {
+    /// Number of stored events.
+    events: u64,
+    /// Numbers of the models whose summaries are stored, each with its episode.
+    models: VecDeque<(u32, u64)>,
+    /// Bytes of events since the last snapshot.
+    unsaved: u64,
+    /// Length and time of the last snapshot; the time is in seconds since the Unix epoch.
+    saved: Option<(u64, u64)>,
+    /// True directly after a model or the end of the run: the only state that is saved.
+    at_model: bool,
+}
+
+impl Progress {
+    /// Counts a stored event.
+    fn count(&mut self, event: &Event) {
+        if let Event::Model(model) = event {
+            self.models.push_back((model.episode, self.events));
+        }
+        self.at_model = matches!(event, Event::Model(_) | Event::End);
+        self.unsaved += event.encoded_len() as u64;
+        self.events += 1;
+    }
 }
 
 /// Events to store atomically, before they are passed to [`StateMachine::mark_committed`].
@@ -179,6 +219,8 @@ pub struct RunInfo {
     pub assumptions: Assumptions,
     /// False if the rule takes a missing device for a corrupted one.
     pub tolerates_absence: bool,
+    /// True if devices may be enrolled while the run goes on: the rule tolerates absence, and privacy has not fixed the units.
+    pub accepts_devices: bool,
 }
 
 /// Settings of a state machine.
@@ -188,12 +230,18 @@ pub struct StateMachineConfig {
     pub fleet: u32,
     /// Number of the run.
     pub run: u32,
+    /// Boot counter of the service.
+    pub boot: u32,
     /// D.
     pub dimension: usize,
     /// Longest duration of an episode in milliseconds.
     pub time_limit: u64,
     /// Current time in milliseconds.
     pub now: u64,
+    /// Time at which `now` was 0, in seconds since the Unix epoch.
+    pub unix_seconds: u64,
+    /// When snapshots are taken.
+    pub snapshots: SnapshotPolicy,
     /// Facts for the status.
     pub info: RunInfo,
 }
@@ -227,12 +275,40 @@ impl StateMachine {
         }
     }
 
-    /// Revokes a device: its frames are dropped, and nothing is sent to it. It still counts as one of the N agents.
-    pub fn revoke(&mut self, agent: u32) {
-        if let Some(device) = self.devices.get_mut(&AgentId(agent)).filter(|device| !device.revoked) {
-            (device.revoked, device.link) = (true, None);
-            tracing::info!(agent, "device revoked");
+    /// Revokes a device or reinstates it. The frames of a revoked device are dropped, and nothing is sent to it. It still
+    /// counts as one of the N agents.
+    pub fn set_revoked(&mut self, agent: u32, revoked: bool) {
+        if let Some(device) = self.devices.get_mut(&AgentId(agent)).filter(|device| device.revoked != revoked) {
+            (device.revoked, device.link) = (revoked, None);
+            tracing::info!(agent, "device {}", if revoked { "revoked" } else { "reinstated" });
         }
+    }
+
+    /// Enrolls a device while the run goes on. It begins with empty sums, once the event is stored.
+    ///
+    /// # Errors
+    /// The run's devices are fixed ([`RunInfo::accepts_devices`]).
+    pub fn enroll(&mut self, identity: Identity, revoked: bool) -> Result<(), EnrollError> {
+        let agent = AgentId(identity.agent());
+        if !self.info.accepts_devices {
+            return Err(EnrollError::Fixed);
+        }
+        if self.devices.contains_key(&agent) {
+            return Err(EnrollError::Enrolled(agent));
+        }
+        let channel = Channel::controller(identity, self.boot, self.run);
+        self.devices.insert(agent, Device::new(channel, revoked));
+        tracing::info!(agent = agent.0, "device enrolled");
+        // After the end it waits for the next run.
+        if self.controller.model().is_some() {
+            self.uncommitted.push(Event::Enrollment(agent));
+        }
+        Ok(())
+    }
+
+    fn apply_enrollment(&mut self, agent: AgentId) {
+        // Staged once per agent, and only if the run accepts devices.
+        let _ = self.controller.enroll(agent);
     }
 
     /// Returns the verified sender, run and message of a frame, and attaches the sender to the link.
@@ -403,6 +479,7 @@ impl StateMachine {
     pub fn mark_committed(&mut self, batch: Batch) {
         self.writing = false;
         for event in batch.0 {
+            self.progress.count(&event);
             match event {
                 Event::Summary(summary) => {
                     let SummaryEvent { agent, episode, .. } = summary;
@@ -412,8 +489,46 @@ impl StateMachine {
                 }
                 Event::Model(model) => self.broadcast(model),
                 Event::End => self.model = None,
+                Event::Enrollment(agent) => self.apply_enrollment(agent),
             }
         }
+    }
+
+    /// Returns a snapshot if one is due. Everything that is stored is part of it.
+    ///
+    /// A snapshot is due directly after a model, once enough events have been stored since the last one.
+    pub fn take_snapshot(&mut self) -> Option<Snapshot> {
+        let Progress { at_model, unsaved, saved, .. } = self.progress;
+        let SnapshotPolicy { least_bytes, ratio, .. } = self.snapshots;
+        let due = least_bytes.max(saved.map_or(0, |(length, _)| length.saturating_mul(ratio)));
+        if !at_model || unsaved < due {
+            return None;
+        }
+        let removable = self.forget_old_summaries();
+        let bytes = self.save().to_bytes();
+        self.progress.saved = Some((bytes.len() as u64, self.unix_time(self.now)));
+        self.progress.unsaved = 0;
+        Some(Snapshot { bytes, removable })
+    }
+
+    /// Returns the ranges of the summaries that are no longer retained.
+    fn forget_old_summaries(&mut self) -> Vec<Range<u64>> {
+        let Some(retain) = self.snapshots.retain else { return Vec::new() };
+        let models = &mut self.progress.models;
+        let newest = models.back().map_or(0, |(episode, _)| *episode);
+        let mut removable = Vec::new();
+        while let [Some((episode, from)), Some((_, to))] = [models.front().copied(), models.get(1).copied()]
+            && newest - episode > retain
+        {
+            models.pop_front();
+            removable.push(from + 1..to);
+        }
+        removable
+    }
+
+    /// Returns a time in seconds since the Unix epoch.
+    fn unix_time(&self, now: u64) -> u64 {
+        self.unix_seconds.saturating_add(now / 1000)
     }
 
     /// Puts a model into force and sends it to all devices.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::state_machine::Dropped;
 use crate::algorithm::Fault;
@@ -111,7 +111,7 @@ pub struct Outlier {
 }
 
 /// Report on a closed episode.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeReport {
     /// k.
     pub episode: u32,

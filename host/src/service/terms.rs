@@ -52,6 +52,23 @@ impl RunTerms {
         Ok(terms)
     }
 
+    /// Returns true if devices may be enrolled while the run goes on.
+    pub fn accepts_devices(&self) -> bool {
+        self.config.aggregator.tolerates_absence() && self.config.privacy.is_none()
+    }
+
+    /// Returns these terms without the devices that were enrolled after the run with the stored terms began, if it accepts
+    /// devices.
+    pub(super) fn as_begun(&self, stored: &Self) -> Self {
+        if !stored.accepts_devices() || !self.agents.starts_with(&stored.agents) {
+            return self.clone();
+        }
+        let last = stored.agents.last().copied().unwrap_or(0);
+        let sealed = self.sealed.iter().copied().filter(|agent| *agent <= last).collect();
+        let config = RunConfig { agents: stored.config.agents, ..self.config };
+        Self { agents: stored.agents.clone(), sealed, config, ..self.clone() }
+    }
+
     pub(super) fn resolve(&self) -> ResolvedRun {
         self.config.resolve(RunConfig::SIGMA)
     }
@@ -86,6 +103,7 @@ impl RunTerms {
             privacy: self.config.privacy.map(|privacy| (privacy.0, self.config.mechanism)),
             assumptions: self.resolve().assumptions()?,
             tolerates_absence: self.config.aggregator.tolerates_absence(),
+            accepts_devices: self.accepts_devices(),
         })
     }
 

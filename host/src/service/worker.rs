@@ -36,8 +36,9 @@ enum Request {
     CountDropped(Dropped),
     Detach(Link, u32),
     Disconnect(Link),
-    Revoke(u32),
+    SetRevoked(u32, bool),
     Rekey(Identity),
+    Enroll(Identity, bool),
     Tick,
 }
 
@@ -103,9 +104,14 @@ impl WorkerHandle {
         let _ = self.sender.send(Request::Rekey(identity)).await;
     }
 
-    /// Revokes a device.
-    pub async fn revoke(&self, agent: u32) {
-        let _ = self.sender.send(Request::Revoke(agent)).await;
+    /// Revokes or reinstates a device.
+    pub async fn set_revoked(&self, agent: u32, revoked: bool) {
+        let _ = self.sender.send(Request::SetRevoked(agent, revoked)).await;
+    }
+
+    /// Enrolls a device while the run goes on, if the run accepts devices.
+    pub async fn enroll(&self, identity: Identity, revoked: bool) {
+        let _ = self.sender.send(Request::Enroll(identity, revoked)).await;
     }
 
     /// Registers a link. The worker sends the link's frames to `outgoing`, and drops it to close the link. Returns none if
@@ -178,8 +184,13 @@ fn run(
                 }
                 Request::CountDropped(reason) => service.count_dropped(reason),
                 Request::Detach(link, agent) => service.detach(link, agent),
-                Request::Revoke(agent) => service.revoke(agent),
+                Request::SetRevoked(agent, revoked) => service.set_revoked(agent, revoked),
                 Request::Rekey(identity) => service.rekey(identity),
+                Request::Enroll(identity, revoked) => {
+                    if let Err(error) = service.enroll(identity, revoked) {
+                        tracing::warn!(%error, "device not enrolled");
+                    }
+                }
                 Request::Tick => {}
             }
         }
@@ -190,6 +201,7 @@ fn run(
                 let _ = connection.outgoing.try_send(outgoing.frame);
             }
         }
+        store_snapshot(&mut service, &mut *store)?;
         if reported.is_none_or(|reported| now >= reported + REPORT_INTERVAL) {
             observe(service.status(now));
             reported = Some(now);
@@ -206,6 +218,14 @@ pub fn commit_and_tick(service: &mut StateMachine, store: &mut dyn Store, now: u
     commit(service, store)?;
     service.tick(now)?;
     Ok(commit(service, store)?)
+}
+
+/// Stores a snapshot if one is due. Models are sent before, since this takes longer than a commit.
+///
+/// # Errors
+/// The store failed.
+pub fn store_snapshot(service: &mut StateMachine, store: &mut dyn Store) -> Result<(), StoreError> {
+    service.take_snapshot().map_or(Ok(()), |snapshot| store.set_snapshot(&snapshot))
 }
 
 fn commit(service: &mut StateMachine, store: &mut dyn Store) -> Result<(), StoreError> {
@@ -232,7 +252,7 @@ mod tests {
     use super::*;
     use crate::config::RunConfig;
     use crate::service::store::Memory;
-    use crate::service::{self, MasterKey, Registry, StartOptions};
+    use crate::service::{self, MasterKey, Registry, Snapshot, StartOptions};
 
     /// Store whose first append blocks until released, then fails.
     struct BlockingStore {
@@ -247,8 +267,16 @@ mod tests {
             Err(std::io::Error::other("append failed").into())
         }
 
-        fn replay(&self, _: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+        fn replay(&self, _: u64, _: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
             Ok(())
+        }
+
+        fn set_snapshot(&mut self, _: &Snapshot) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
+            Ok(None)
         }
 
         fn value(&self, _: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -263,7 +291,7 @@ mod tests {
     fn service() -> StateMachine {
         let registry = Registry::new(1, 1, 2).with_devices(1..=3);
         let master = MasterKey::from_bytes(&[1; 32]).unwrap();
-        let options = StartOptions { time_limit: 1_000, window: 0, unix_seconds: 0 };
+        let options = StartOptions::new(1_000, 0, 0);
         service::start(&mut Memory::default(), &RunConfig::default(), &registry, &master, options, 0).unwrap()
     }
 

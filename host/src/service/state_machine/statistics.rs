@@ -5,6 +5,7 @@ use std::mem;
 
 use super::super::any_controller::AnyController;
 use super::super::event::SummaryEvent;
+use super::super::snapshot::SavedStatistics;
 use super::super::status::{EpisodeReport, Outlier, PrivacyGuarantee, Status, SummaryCounts};
 use super::{Device, Dropped, StateMachine};
 use crate::aggregate::lower_median;
@@ -26,25 +27,39 @@ pub(super) struct Statistics {
     outliers: Vec<Outlier>,
     /// Exploration by all devices up to the last closed episode; none in a private run.
     exploration: Option<Exploration>,
-    enrolled: usize,
     assumptions: Assumptions,
     /// Numbers of dropped frames and zeroed summaries at the last log line about them.
     logged: [u64; 2],
 }
 
 impl Statistics {
-    pub(super) fn new(controller: &AnyController, enrolled: usize, assumptions: Assumptions) -> Self {
+    pub(super) fn new(controller: &AnyController, assumptions: Assumptions) -> Self {
         Self {
             received: SummaryCounts::default(),
             dropped: BTreeMap::new(),
             mean_rewards: (!controller.is_private()).then(Vec::new),
             history: VecDeque::new(),
             outliers: controller.outliers(OUTLIERS),
-            exploration: controller.exploration(enrolled, &assumptions),
-            enrolled,
+            exploration: controller.exploration(&assumptions),
             assumptions,
             logged: [0; 2],
         }
+    }
+
+    pub(super) fn save(&self) -> SavedStatistics {
+        SavedStatistics {
+            accepted: self.received.accepted,
+            late: self.received.late,
+            mean_rewards: self.mean_rewards.clone(),
+            history: self.history.iter().copied().collect(),
+        }
+    }
+
+    /// Creates the statistics of a restored controller at the beginning of an episode.
+    pub(super) fn restore(saved: SavedStatistics, controller: &AnyController, assumptions: Assumptions) -> Self {
+        let SavedStatistics { accepted, late, mean_rewards, history } = saved;
+        let received = SummaryCounts { accepted, late, ..SummaryCounts::default() };
+        Self { received, mean_rewards, history: history.into(), ..Self::new(controller, assumptions) }
     }
 
     pub(super) fn count_dropped(&mut self, reason: Dropped) {
@@ -66,7 +81,7 @@ impl Statistics {
     pub(super) fn record_episode(&mut self, closed: ClosedEpisode, beta: f32, controller: &AnyController) {
         let ClosedEpisode { episode, missing } = closed;
         self.outliers = controller.outliers(OUTLIERS);
-        self.exploration = controller.exploration(self.enrolled, &self.assumptions);
+        self.exploration = controller.exploration(&self.assumptions);
         let reported = self.mean_rewards.as_mut().map(mem::take).filter(|rewards| !rewards.is_empty());
         self.history.push_back(EpisodeReport { episode, beta, missing, mean_reward: reported.map(lower_median) });
         if self.history.len() > HISTORY {

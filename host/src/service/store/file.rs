@@ -7,15 +7,19 @@ use std::{fs, io};
 use redb::backends::FileBackend;
 use redb::{
     Builder, Database, DatabaseError, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
-    StorageBackend, TableDefinition, WriteTransaction,
+    StorageBackend, TableDefinition, TableError, WriteTransaction,
 };
 
-use super::{Store, StoreError};
+use super::{Snapshot, Store, StoreError};
 
 /// Events, numbered from 0.
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
+/// Snapshot in chunks, numbered from 0.
+const SNAPSHOT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("snapshot");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
 
+/// Bytes of a chunk of a snapshot: a database without large values reuses its pages better.
+const CHUNK: usize = 64 << 10;
 /// Bytes of redb's page cache. A log is read once from start to end and then only grows, so a small cache suffices.
 const CACHE: usize = 64 << 20;
 
@@ -133,13 +137,44 @@ impl Store for File {
         Ok(())
     }
 
-    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn replay(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
         let read = self.read()?;
         let table = read.open_table(EVENTS).map_err(StoreError::new)?;
-        for entry in table.iter().map_err(StoreError::new)? {
-            each(entry.map_err(StoreError::new)?.1.value());
+        for entry in table.range(from..).map_err(StoreError::new)? {
+            let (number, event) = entry.map_err(StoreError::new)?;
+            each(number.value(), event.value());
         }
         Ok(())
+    }
+
+    fn set_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        let write = self.write()?;
+        {
+            let mut events = write.open_table(EVENTS).map_err(StoreError::new)?;
+            for range in &snapshot.removable {
+                events.retain_in(range.clone(), |_, _| false).map_err(StoreError::new)?;
+            }
+            let mut chunks = write.open_table(SNAPSHOT).map_err(StoreError::new)?;
+            chunks.retain(|_, _| false).map_err(StoreError::new)?;
+            for (number, chunk) in (0..).zip(snapshot.bytes.chunks(CHUNK)) {
+                chunks.insert(number, chunk).map_err(StoreError::new)?;
+            }
+        }
+        write.commit().map_err(StoreError::new)
+    }
+
+    fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = self.read()?;
+        let chunks = match read.open_table(SNAPSHOT) {
+            // Created by the first snapshot.
+            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+            chunks => chunks.map_err(StoreError::new)?,
+        };
+        let mut bytes = Vec::new();
+        for chunk in chunks.iter().map_err(StoreError::new)? {
+            bytes.extend_from_slice(chunk.map_err(StoreError::new)?.1.value());
+        }
+        Ok(Some(bytes))
     }
 
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {

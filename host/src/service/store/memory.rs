@@ -2,24 +2,38 @@
 
 use std::collections::BTreeMap;
 
-use super::{Store, StoreError};
+use super::{Snapshot, Store, StoreError};
 
 /// Store in memory; its content is lost with the process.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    events: Vec<Vec<u8>>,
+    events: BTreeMap<u64, Vec<u8>>,
+    /// Number of the next event.
+    next: u64,
+    snapshot: Option<Vec<u8>>,
     values: BTreeMap<String, Vec<u8>>,
 }
 
 impl Store for Memory {
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError> {
-        self.events.extend_from_slice(events);
+        self.events.extend((self.next..).zip(events.iter().cloned()));
+        self.next += events.len() as u64;
         Ok(())
     }
 
-    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
-        self.events.iter().for_each(|event| each(event));
+    fn replay(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
+        self.events.range(from..).for_each(|(number, event)| each(*number, event));
         Ok(())
+    }
+
+    fn set_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        self.events.retain(|number, _| !snapshot.removable.iter().any(|range| range.contains(number)));
+        self.snapshot = Some(snapshot.bytes.clone());
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.snapshot.clone())
     }
 
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {

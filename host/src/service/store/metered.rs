@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Store, StoreError};
+use super::{Snapshot, Store, StoreError};
 
 /// Duration above which a commit is logged as slow.
 const SLOW: Duration = Duration::from_secs(1);
@@ -60,8 +60,16 @@ impl Store for MeteredStore {
         Ok(())
     }
 
-    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
-        self.store.replay(each)
+    fn replay(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
+        self.store.replay(from, each)
+    }
+
+    fn set_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        self.store.set_snapshot(snapshot)
+    }
+
+    fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.snapshot()
     }
 
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {

@@ -10,7 +10,9 @@ use thiserror::Error;
 
 pub use memory::Memory;
 
-/// Log of events with a few named values beside it.
+use super::snapshot::Snapshot;
+
+/// Log of events with a snapshot and a few named values beside it.
 ///
 /// Once [`append`](Self::append) has returned `Ok`, its events survive any crash, complete and in order. An `append` that
 /// was interrupted leaves all of its events or none. After an error the store must not be used again: its owner stops.
@@ -21,11 +23,24 @@ pub trait Store {
     /// The events may not be durable.
     fn append(&mut self, events: &[Vec<u8>]) -> Result<(), StoreError>;
 
-    /// Calls a function with each event, in order.
+    /// Calls a function with each event from a number on, in order, with its number. Events are numbered from 0 as they were
+    /// appended; removed ones are left out.
     ///
     /// # Errors
     /// The store cannot be read.
-    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError>;
+    fn replay(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError>;
+
+    /// Replaces the snapshot and removes ranges of events, durably and atomically.
+    ///
+    /// # Errors
+    /// The snapshot may not be durable.
+    fn set_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError>;
+
+    /// Returns the bytes of the snapshot, if there is one.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Returns a named value.
     ///
