@@ -5,7 +5,7 @@ use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::MasterKey;
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::{Registry, StartOptions, inspect, start};
+use fedbandit::service::{Registry, Snapshot, StartOptions, inspect, start};
 use fedbandit_core::{Rewards, packed_len};
 use peak_alloc::PeakAlloc;
 
@@ -24,19 +24,27 @@ impl Store for Generated {
         self.0.append(events)
     }
 
-    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn replay(&self, _: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
         for episode in 1..=EPISODES {
             let (theta, design) = (vec![0.0; D], vec![0.0; packed_len(D)]);
             let release = ModelEvent { episode, episode_len: 8, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
-            each(&Event::Model(release).to_bytes());
+            each(0, &Event::Model(release).to_bytes());
             for agent in 1..=AGENTS {
                 let (gram, feature_sum) = (vec![0.0; packed_len(D)], vec![0.0; D]);
                 let agent = AgentId(agent);
                 let summary = SummaryEvent { agent, episode, steps: 8, reward_sum: 0.0, gram, feature_sum };
-                each(&Event::Summary(summary).to_bytes());
+                each(0, &Event::Summary(summary).to_bytes());
             }
         }
         Ok(())
+    }
+
+    fn set_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        self.0.set_snapshot(snapshot)
+    }
+
+    fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.snapshot()
     }
 
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -58,13 +66,13 @@ fn restart_with_a_long_log_takes_little_memory() {
         aggregator: AggregatorName::Mean,
         ..RunConfig::default()
     };
-    let timing = StartOptions { time_limit: 1_000, window: 1, unix_seconds: 0 };
+    let timing = StartOptions::new(1_000, 1, 0);
     let master = MasterKey::from_bytes(&[1; 32]).unwrap();
     let mut store = Memory::default();
     start(&mut store, &config, &registry, &master, timing, 0).unwrap();
     let mut store = Generated(store);
     let mut log = 0;
-    store.replay(&mut |bytes| log += bytes.len()).unwrap();
+    store.replay(0, &mut |_, bytes| log += bytes.len()).unwrap();
     let peak = |does: &mut dyn FnMut()| {
         let before = MEMORY.current_usage();
         MEMORY.reset_peak_usage();

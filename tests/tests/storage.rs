@@ -25,7 +25,7 @@ fn unfinished_store_is_replaced() {
     fs::write(directory.join("run.unfinished"), vec![0; 1 << 20]).unwrap();
     File::open(&path).unwrap().append(&[b"event".to_vec()]).unwrap();
     let mut events = Vec::new();
-    File::open(&path).unwrap().replay(&mut |event| events.push(event.to_vec())).unwrap();
+    File::open(&path).unwrap().replay(0, &mut |_, event| events.push(event.to_vec())).unwrap();
     assert_eq!(events, [b"event"]);
     let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files, ["run.redb"]);
@@ -45,7 +45,7 @@ fn concurrent_starts_create_one_store() {
             starts.into_iter().filter_map(|start| start.join().unwrap().then_some(())).count()
         });
         let mut found = 0;
-        File::open(&path).unwrap().replay(&mut |_| found += 1).unwrap();
+        File::open(&path).unwrap().replay(0, &mut |_, _| found += 1).unwrap();
         assert!(committed > 0 && found == committed, "round {round}: {found} of {committed} commits");
     }
 }

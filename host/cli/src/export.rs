@@ -89,13 +89,13 @@ impl Args {
                 let head = json!({ "version": VERSION, "run": terms.run, "config": json!(terms)["config"] });
                 self.write(&head, |table| {
                     let mut written = Ok(());
-                    let each = &mut |bytes: &[u8]| {
+                    let each = &mut |_: u64, bytes: &[u8]| {
                         let row = Event::from_bytes(bytes, terms.config.dim).and_then(|event| row(event, what));
                         if let (Some(row), Ok(())) = (row, &written) {
                             written = table.write(&row);
                         }
                     };
-                    store.replay(each).map_err(io::Error::other)?;
+                    store.replay(0, each).map_err(io::Error::other)?;
                     written
                 })
             }
@@ -141,7 +141,7 @@ fn open_store(directory: &RunDirectory, what: What, raw: bool) -> Result<(File, 
         return Err(Failure::Usage(reason.into()));
     }
     // Checked before the first row, because a reader may not notice that a table is cut short.
-    for_each_event::<StartError>(&store, &terms, |_| Ok(())).map_err(|error| match error {
+    for_each_event::<StartError>(&store, &terms, 0, |_| Ok(())).map_err(|error| match error {
         StartError::Store(error) => unreadable(&error).context(path.display()),
         other => damaged(other),
     })?;

@@ -1,5 +1,6 @@
 //! `fedbandit serve`: the controller of real devices.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -79,7 +80,9 @@ impl Args {
             return Err(Failure::Config(reason));
         }
         require_sealed_frames(&config, &registry)?;
-        let timing = timing(u64::from(config.endpoints.deadline) * 1000, config.endpoints.window);
+        let Endpoints { deadline, window, retain, .. } = config.endpoints;
+        let mut timing = timing(u64::from(deadline) * 1000, window);
+        timing.snapshots.retain = Some(retain);
         let master = directory.master()?;
         // Checked before the store is created, because devices cannot be enrolled afterwards.
         check(&config.run, &registry, timing.window)
@@ -136,7 +139,7 @@ fn require_sealed_frames(config: &ServiceConfig, registry: &Registry) -> Result<
 }
 
 fn timing(time_limit: u64, window: u32) -> StartOptions {
-    StartOptions { time_limit, window, unix_seconds: u32::try_from(unix_seconds()).unwrap_or(0) }
+    StartOptions::new(time_limit, window, u32::try_from(unix_seconds()).unwrap_or(0))
 }
 
 /// Devices of the demonstration, of which the last [`CORRUPTED`] are corrupted.
@@ -224,7 +227,34 @@ async fn listen(
 /// Interval at which the registry is checked for changes.
 const REGISTRY_POLL: Duration = Duration::from_secs(1);
 
-/// Forwards revocations and new keys to the service whenever the registry changes.
+/// Change of a device in the registry.
+enum Change<'a> {
+    Enrolled(&'a EnrolledDevice),
+    NewKey(&'a EnrolledDevice),
+    /// True if the device is revoked, false if it is reinstated.
+    Revoked(u32, bool),
+}
+
+/// Returns the changes from one registry to a later one. Devices are never removed.
+fn changes<'a>(known: &Registry, registry: &'a Registry) -> Vec<Change<'a>> {
+    let known: BTreeMap<u32, &EnrolledDevice> = known.devices.iter().map(|device| (device.agent, device)).collect();
+    let mut changes = Vec::new();
+    for device in &registry.devices {
+        let Some(old) = known.get(&device.agent) else {
+            changes.push(Change::Enrolled(device));
+            continue;
+        };
+        if old.generation != device.generation {
+            changes.push(Change::NewKey(device));
+        }
+        if old.revoked != device.revoked {
+            changes.push(Change::Revoked(device.agent, device.revoked));
+        }
+    }
+    changes
+}
+
+/// Forwards new devices, revocations and new keys to the service whenever the registry changes.
 async fn watch_registry(directory: RunDirectory, mut known: Registry, master: MasterKey, handle: WorkerHandle) {
     let mut last = None;
     loop {
@@ -233,14 +263,14 @@ async fn watch_registry(directory: RunDirectory, mut known: Registry, master: Ma
             // An unreadable file is tried again at the next interval.
             if let Ok(Some(registry)) = tokio::task::block_in_place(|| directory.registry()) {
                 last = stamp;
-                for device in registry.devices.iter().filter(|device| device.revoked) {
-                    handle.revoke(device.agent).await;
-                }
-                let is_current = |device: &EnrolledDevice| {
-                    known.devices.iter().any(|old| (old.agent, old.generation) == (device.agent, device.generation))
-                };
-                for device in registry.devices.iter().filter(|device| !is_current(device)) {
-                    handle.rekey(registry.identity(device, &master)).await;
+                for change in changes(&known, &registry) {
+                    match change {
+                        Change::Enrolled(device) => {
+                            handle.enroll(registry.identity(device, &master), device.revoked).await;
+                        }
+                        Change::NewKey(device) => handle.rekey(registry.identity(device, &master)).await,
+                        Change::Revoked(agent, revoked) => handle.set_revoked(agent, revoked).await,
+                    }
                 }
                 known = registry;
             }

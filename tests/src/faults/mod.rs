@@ -51,6 +51,10 @@ pub struct Outcome {
     pub frame_faults: u64,
     /// Recorded frames that were replayed.
     pub replays: u64,
+    /// Stored snapshots.
+    pub snapshots: u64,
+    /// Devices that were enrolled during a run.
+    pub enrolled: u64,
     /// Services that were replaced by that of the next run.
     pub next_runs: u64,
     /// Entries of devices into a run.
@@ -75,6 +79,8 @@ impl Outcome {
             disk_faults: self.disk_faults + other.disk_faults,
             frame_faults: self.frame_faults + other.frame_faults,
             replays: self.replays + other.replays,
+            snapshots: self.snapshots + other.snapshots,
+            enrolled: self.enrolled + other.enrolled,
             next_runs: self.next_runs + other.next_runs,
             moves: self.moves + other.moves,
             abuses: self.abuses + other.abuses,

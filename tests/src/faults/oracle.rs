@@ -6,12 +6,12 @@ use std::f64::consts::SQRT_2;
 use std::mem;
 use std::ops::RangeInclusive;
 
-use fedbandit::algorithm::{Admission, Fault};
+use fedbandit::algorithm::{Admission, AgentId, Fault};
 use fedbandit::privacy::Plan;
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::{Memory, Store, StoreError};
-use fedbandit::service::{AnyController, Outgoing, StateMachine};
+use fedbandit::service::{AnyController, Outgoing, Snapshot, StateMachine};
 use fedbandit_core::packed_len;
 use fedbandit_core::wire::{Channel, Fate, HEADER_LEN, Identity, Message, unverified_address, unverified_run};
 
@@ -50,6 +50,14 @@ pub struct Oracle {
     earlier: (usize, usize),
     /// Events that the store has committed, in order.
     stored: Vec<Vec<u8>>,
+    /// Numbers of committed events that a snapshot has removed.
+    removed: BTreeSet<u64>,
+    /// Bytes of the committed snapshot.
+    snapshot: Option<Vec<u8>>,
+    /// Snapshot that could not be stored.
+    snapshot_in_flight: Option<Snapshot>,
+    /// Number of stored snapshots in all runs.
+    pub snapshots: u64,
     /// Events of a commit that failed.
     in_flight: Vec<Vec<u8>>,
     values: BTreeMap<String, Vec<u8>>,
@@ -123,6 +131,10 @@ pub struct RunTerms {
     pub admission: Admission,
     /// Privacy plan of a private run.
     pub plan: Option<Plan>,
+    /// Number of closed episodes whose summaries are kept after a snapshot.
+    pub retain: Option<u32>,
+    /// True if models are those of the paper's rule.
+    pub is_papers_rule: bool,
 }
 
 impl Oracle {
@@ -143,6 +155,10 @@ impl Oracle {
             checked: 0,
             earlier: (0, 0),
             stored: Vec::new(),
+            removed: BTreeSet::new(),
+            snapshot: None,
+            snapshot_in_flight: None,
+            snapshots: 0,
             in_flight: Vec::new(),
             values: BTreeMap::new(),
             value_in_flight: None,
@@ -167,7 +183,14 @@ impl Oracle {
         let last = mem::replace(self, Self::new(terms, []));
         (self.devices, self.made, self.counting) = (last.devices, last.made, last.counting);
         (self.device_nonces, self.nonces) = (last.device_nonces, last.nonces);
-        (self.checked, self.earlier) = (last.checked, earlier);
+        (self.checked, self.earlier, self.snapshots) = (last.checked, earlier, last.snapshots);
+    }
+
+    /// Adds a device that is enrolled during the run.
+    pub fn enrolled(&mut self, identity: Identity) {
+        let agent = identity.agent();
+        let (device, controller) = (Channel::device(identity.clone(), 0), Channel::controller(identity, 0, 0));
+        self.devices.insert(agent, Enrolled { is_revoked: false, device, controller });
     }
 
     /// Records a start of the service: what the previous one owed is lost.
@@ -313,8 +336,44 @@ impl Oracle {
                 }
                 self.is_over = true;
             }
+            Event::Enrollment(AgentId(agent)) => {
+                if !self.devices.contains_key(&agent) || self.terms.agents.contains(&agent) {
+                    return Err(format!("the enrolment of agent {agent} is stored, which is unknown or has a row"));
+                }
+                self.terms.agents.push(agent);
+                self.sums.push(vec![0.0; packed_len(D) + D]);
+                self.released_sums.push(vec![0.0; packed_len(D) + D]);
+            }
         }
         Ok(())
+    }
+
+    /// Records a stored snapshot. It may remove summaries of episodes that are no longer retained, and enrolments of that time.
+    fn snapshotted(&mut self, snapshot: &Snapshot) -> Result<(), Violation> {
+        self.snapshots += 1;
+        self.snapshot = Some(snapshot.bytes.clone());
+        let mut models = 0;
+        let running = self.releases.len() as u32;
+        for (number, bytes) in (0..).zip(&self.stored) {
+            let event = Event::from_bytes(bytes, D);
+            models += u32::from(matches!(event, Some(Event::Model(_))));
+            if !snapshot.removable.iter().any(|range| range.contains(&number)) {
+                continue;
+            }
+            // The event follows the model of episode `models`, and so belongs to that episode or to an earlier one.
+            let is_old = self.terms.retain.is_some_and(|retain| running - models > retain);
+            if !is_old || !matches!(event, Some(Event::Summary(_) | Event::Enrollment(_))) {
+                return Err(format!("a snapshot of episode {running} removes event {number}, {event:?}"));
+            }
+            if !self.removed.insert(number) {
+                return Err(format!("event {number} is removed twice"));
+            }
+        }
+        let last = snapshot.removable.iter().map(|range| range.end).max();
+        match last.is_some_and(|last| last > self.stored.len() as u64) {
+            true => Err("a snapshot removes events that are not stored yet".into()),
+            false => Ok(()),
+        }
     }
 
     fn add(&mut self, agent: u32, episode: u32, gram: &[f32], feature_sum: &[f32]) {
@@ -423,22 +482,35 @@ impl Oracle {
 
     /// Checks a reopened store: it must have all commits, and of a failed commit all or nothing.
     pub fn reopened(&mut self, store: &File) -> Result<(), Violation> {
+        let text = |error: StoreError| error.to_string();
         let mut found = Vec::new();
-        store.replay(&mut |bytes| found.push(bytes.to_vec())).map_err(|error| error.to_string())?;
+        store.replay(0, &mut |number, bytes| found.push((number, bytes.to_vec()))).map_err(text)?;
         let mut values = BTreeMap::new();
         for name in self.values.keys().chain(self.value_in_flight.iter().map(|(name, _)| name)) {
-            if let Some(value) = store.value(name).map_err(|error| error.to_string())? {
+            if let Some(value) = store.value(name).map_err(text)? {
                 values.insert(name.clone(), value);
             }
         }
+        let snapshot = store.snapshot().map_err(text)?;
         // The disk was read without a fault: a difference is an error of the store.
-        let in_flight = mem::take(&mut self.in_flight);
-        let (kept, more) = found.split_at(self.stored.len().min(found.len()));
-        if kept != self.stored || !(more.is_empty() || more == in_flight) {
-            let (there, promised) = (found.len(), self.stored.len());
+        if let Some(in_flight) = self.snapshot_in_flight.take()
+            && snapshot.as_ref() == Some(&in_flight.bytes)
+        {
+            self.snapshotted(&in_flight)?;
+        }
+        if snapshot != self.snapshot {
+            return Err("the stored snapshot is neither the last one nor the one in flight".into());
+        }
+        let expected = (0..).zip(&self.stored).filter(|(number, _)| !self.removed.contains(number));
+        let expected: Vec<(u64, Vec<u8>)> = expected.map(|(number, bytes)| (number, bytes.clone())).collect();
+        let in_flight: Vec<_> = (self.stored.len() as u64..).zip(mem::take(&mut self.in_flight)).collect();
+        let (kept, more) = found.split_at(expected.len().min(found.len()));
+        if kept != expected || !(more.is_empty() || more == in_flight) {
+            let (there, promised) = (found.len(), expected.len());
             return Err(format!("{there} events found, {promised} committed, {} in flight", in_flight.len()));
         }
-        self.committed(more);
+        let more: Vec<Vec<u8>> = more.iter().map(|(_, bytes)| bytes.clone()).collect();
+        self.committed(&more);
         let mut changed = self.values.clone();
         changed.extend(self.value_in_flight.take());
         if values != self.values && values != changed {
@@ -506,7 +578,8 @@ impl Oracle {
     /// Checks the model against the estimate (G, b) and λ of the rule: Λ = G + λI and Λθ = b.
     fn check_model(&self, service: &StateMachine) -> Result<(), Violation> {
         let (estimate, Some(release)) = (service.controller().estimate(), self.releases.last()) else { return Ok(()) };
-        if service.is_finished() || estimate.parameters.is_none() || estimate.raised > 0 {
+        let is_solution = self.terms.is_papers_rule && estimate.parameters.is_some() && estimate.raised == 0;
+        if service.is_finished() || !is_solution {
             return Ok(());
         }
         let [theta, design] =
@@ -592,8 +665,28 @@ impl Store for Watched<'_> {
         outcome
     }
 
-    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
-        self.store.replay(each)
+    fn replay(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
+        self.store.replay(from, each)
+    }
+
+    fn set_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        let outcome = self.store.set_snapshot(snapshot);
+        match outcome {
+            Ok(()) => {
+                if let Err(violation) = self.oracle.snapshotted(snapshot) {
+                    self.oracle.violation.get_or_insert(violation);
+                }
+            }
+            Err(_) => {
+                let Snapshot { bytes, removable } = snapshot;
+                self.oracle.snapshot_in_flight = Some(Snapshot { bytes: bytes.clone(), removable: removable.clone() });
+            }
+        }
+        outcome
+    }
+
+    fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.snapshot()
     }
 
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {

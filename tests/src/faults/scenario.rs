@@ -10,8 +10,8 @@ use fedbandit::privacy::calibration::Mechanism;
 use fedbandit::service::MasterKey;
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
-use fedbandit::service::worker::commit_and_tick;
-use fedbandit::service::{EnrolledDevice, Registry, StartOptions, start};
+use fedbandit::service::worker::{commit_and_tick, store_snapshot};
+use fedbandit::service::{EnrolledDevice, Registry, SnapshotPolicy, StartOptions, start};
 use fedbandit::service::{Link, StateMachine};
 use fedbandit_core::session::Event;
 use fedbandit_core::wire::cobs;
@@ -33,6 +33,8 @@ const STEP: u64 = 20;
 const RECOVERY_LIMIT: u64 = 3_600_000;
 /// Number of recorded frames that the network may replay.
 const RECORDED: usize = 64;
+/// Largest number of devices.
+const MOST_DEVICES: usize = 12;
 /// Stored noise key of private runs, the same for all. Runs differ by their number.
 const NOISE_KEY: &str = "4bfa4ba3fac43910da9491d8bc8f79e7a2c185c44346315345e3c5da5f1c9526\
                          93970254d7b48f8302883feb43098f42837800c1d9dee254c2cbaf8d7e951706";
@@ -172,8 +174,8 @@ impl Scenario {
             devices.push(Device::new(&registry, &master, &enrolled, role, TestRng::new(seed, u64::from(agent))));
             registry.devices.push(enrolled);
         }
-        let timing =
-            StartOptions { time_limit: rng.within(1, 8) * 1_000, window: rng.below(4) as u32, unix_seconds: 1_000_000 };
+        let mut timing = StartOptions::new(rng.within(1, 8) * 1_000, rng.below(4) as u32, 1_000_000);
+        timing.snapshots = snapshots(&mut rng);
         let episodes = rng.within(3, 24) as u32;
         let config = config(&mut rng, episodes);
         let terms = terms(&config, &registry, timing)?;
@@ -244,6 +246,9 @@ impl Scenario {
                 self.disk.clear_faults();
             } else {
                 self.inject_faults();
+                if self.rng.per_mille(2) {
+                    self.enroll()?;
+                }
             }
             self.run_devices()?;
             self.deliver()?;
@@ -254,6 +259,7 @@ impl Scenario {
         self.outcome.episodes = episodes as u64;
         self.outcome.summaries = summaries as u64;
         self.outcome.checked = self.oracle.checked;
+        self.outcome.snapshots = self.oracle.snapshots;
         self.outcome.seconds = self.now / 1000;
         self.outcome.trace = self.trace.hash;
         Ok(self.outcome)
@@ -315,10 +321,37 @@ impl Scenario {
         if bits(&again) != bits(&controller.service) {
             return Err("the replay gives other streams".into());
         }
+        if again.fingerprint() != controller.service.fingerprint() {
+            return Err("the replay gives another state".into());
+        }
         Ok(())
     }
 
     // --- faults ---
+
+    /// Enrolls a device if the run accepts devices. A service that is down finds it in the registry.
+    fn enroll(&mut self) -> Result<(), Violation> {
+        let (count, has_begun) = (self.registry.devices.len(), self.oracle.episode() > 0);
+        let accepts = self.config.aggregator == AggregatorName::CappedFilter && has_begun && !self.oracle.is_over();
+        if !accepts || count >= MOST_DEVICES {
+            return Ok(());
+        }
+        let agent = count as u32 + 1;
+        let enrolled = EnrolledDevice { sealed: self.rng.per_mille(400), ..EnrolledDevice::new(agent) };
+        let identity = self.registry.identity(&enrolled, &self.master);
+        let rng = TestRng::new(self.trace.hash, u64::from(agent));
+        self.devices.push(Device::new(&self.registry, &self.master, &enrolled, Role::Durable, rng));
+        self.registry.devices.push(enrolled);
+        self.links.push((Link(0), 0));
+        self.oracle.enrolled(identity.clone());
+        self.outcome.enrolled += 1;
+        self.trace.note(self.now, || format!("device {agent} is enrolled"), &[]);
+        if let Some(controller) = &mut self.controller {
+            controller.service.enroll(identity, false).map_err(|error| error.to_string())?;
+            self.connect(count);
+        }
+        Ok(())
+    }
 
     fn inject_faults(&mut self) {
         for index in 0..self.devices.len() {
@@ -523,7 +556,22 @@ impl Scenario {
             }
         }
         self.send_answers()?;
-        self.oracle.answered()
+        self.oracle.answered()?;
+        self.store_snapshot()
+    }
+
+    fn store_snapshot(&mut self) -> Result<(), Violation> {
+        let Some(Controller { service, store, .. }) = &mut self.controller else { return Ok(()) };
+        let mut store = Watched { store, oracle: &mut self.oracle };
+        if let Err(error) = store_snapshot(service, &mut store) {
+            if !self.disk.had_fault() {
+                return Err(format!("the service ends without a disk fault: {error}"));
+            }
+            self.outcome.disk_faults += 1;
+            self.trace.note(self.now, || format!("the service ends: {error}"), &[]);
+            self.crash();
+        }
+        self.oracle.verdict()
     }
 
     /// Sends the queued frames of the service.
@@ -590,9 +638,17 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut TestRng) {
     }
 }
 
+/// Snapshots after at least no, little or too much data, which keep all summaries or those of a few episodes.
+fn snapshots(rng: &mut TestRng) -> SnapshotPolicy {
+    let least_bytes = *rng.pick(&[0, 300, 2_000, u64::MAX]);
+    let retain = rng.per_mille(600).then(|| rng.below(4) as u32);
+    SnapshotPolicy { least_bytes, ratio: rng.below(2), retain }
+}
+
 fn config(rng: &mut TestRng, episodes: u32) -> RunConfig {
     let private = rng.per_mille(400);
-    let aggregator = *rng.pick(&[AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans]);
+    let rules = [AggregatorName::GeometricMedian, AggregatorName::MedianOfMeans, AggregatorName::CappedFilter];
+    let aggregator = *rng.pick(if private { &rules[..2] } else { &rules });
     // Little noise, so that a message too many or too few shows.
     let privacy: Option<Privacy> = private.then(|| "10000,0.1".parse().expect("a valid budget"));
     let mechanism = match rng.below(4) {
@@ -604,6 +660,8 @@ fn config(rng: &mut TestRng, episodes: u32) -> RunConfig {
         steps: episodes * EPISODE_LEN,
         episode_len: Some(EPISODE_LEN),
         first_episode: Some(EPISODE_LEN),
+        first_episodes: Some(1),
+        admission: Some(Level::Strict),
         rewards: RewardKind::Bounded,
         aggregator,
         privacy,
@@ -634,5 +692,7 @@ fn terms(config: &RunConfig, registry: &Registry, timing: StartOptions) -> Resul
         episodes: setting.episodes.count(),
         admission,
         plan,
+        retain: timing.snapshots.retain,
+        is_papers_rule: config.aggregator != AggregatorName::CappedFilter,
     })
 }

@@ -151,7 +151,7 @@ fn content(steps: &[Step]) -> Content {
 
 fn read(store: &File) -> Result<Content, String> {
     let mut content = Content::default();
-    store.replay(&mut |event| content.events.push(event.to_vec())).map_err(|error| error.to_string())?;
+    store.replay(0, &mut |_, event| content.events.push(event.to_vec())).map_err(|error| error.to_string())?;
     for (value, name) in content.values.iter_mut().zip(NAMES) {
         *value = store.value(name).map_err(|error| error.to_string())?;
     }
@@ -281,7 +281,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
     let registry = Registry::new(1, 1, 2).with_devices(1..=AGENTS);
     let config =
         RunConfig { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..RunConfig::default() };
-    let timing = StartOptions { time_limit: 1_000, window: 1, unix_seconds: 0 };
+    let timing = StartOptions::new(1_000, 1, 0);
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
     let mut devices: Vec<Channel> =
@@ -333,7 +333,7 @@ fn fail_service_everywhere(extent: Extent, rng: &mut TestRng, tried: &mut Tried)
                 let mut stored = Vec::new();
                 let store = File::on(again.clone()).map_err(|error| failed(error.to_string()))?;
                 store
-                    .replay(&mut |bytes| {
+                    .replay(0, &mut |_, bytes| {
                         if let Some(Event::Summary(summary)) = Event::from_bytes(bytes, 2) {
                             stored.push((summary.agent.0, summary.episode));
                         }

@@ -152,7 +152,7 @@ fn registry() -> Registry {
 
 fn service() -> StateMachine {
     let run = RunConfig { steps: 256, episode_len: Some(4), ..RunConfig::default() };
-    let timing = StartOptions { time_limit: 1_000, window: 2, unix_seconds: 1 };
+    let timing = StartOptions::new(1_000, 2, 1);
     start(&mut Memory::default(), &run, &registry(), &master(), timing, 0).expect("valid configuration")
 }
 

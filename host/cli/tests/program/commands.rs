@@ -304,7 +304,7 @@ fn exports_equal_the_store_in_both_formats() {
     here.refuses("export --dir fleet --what messages", 2, "the run is private");
     let mut stored: Vec<Event> = Vec::new();
     let store = File::open_read_only(&here.path().join("fleet/run.redb")).unwrap();
-    store.replay(&mut |bytes| stored.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
+    store.replay(0, &mut |_, bytes| stored.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
     drop(store);
     let numbers = |line: &str| -> Vec<f32> { line.split(',').map(|cell| cell.parse().unwrap()).collect() };
     let messages = here.stdout("export --dir fleet --what messages --raw");

@@ -138,7 +138,7 @@ fn killed_service_keeps_its_promises() {
     let mut releases: Vec<ModelEvent> = Vec::new();
     let store = File::open(&fleet.path().join("fleet/run.redb")).unwrap();
     store
-        .replay(&mut |bytes| {
+        .replay(0, &mut |_, bytes| {
             if let Some(Event::Model(release)) = Event::from_bytes(bytes, D) {
                 releases.push(release);
             }

@@ -38,7 +38,7 @@ impl Known {
         let store = File::open(&fleet.path().join("fleet/run.redb")).unwrap();
         let seen = tap.seen();
         let mut at = 0;
-        let mut each = |bytes: &[u8]| {
+        let mut each = |_, bytes: &[u8]| {
             match self.log.get(at) {
                 Some(before) => assert_eq!(before, bytes, "event {at} has changed"),
                 None => {
@@ -56,14 +56,14 @@ impl Known {
                             self.releases += 1;
                             assert_eq!(release.episode, self.releases, "one release per episode");
                         }
-                        Event::End => panic!("the run is over"),
+                        other => panic!("{other:?} is stored"),
                     }
                     self.log.push(bytes.to_vec());
                 }
             }
             at += 1;
         };
-        store.replay(&mut each).unwrap();
+        store.replay(0, &mut each).unwrap();
         assert_eq!(at, self.log.len(), "events are lost");
         let lost: Vec<_> = seen.acknowledged.difference(&self.summaries).collect();
         assert!(lost.is_empty(), "acknowledged but not stored: {lost:?}");

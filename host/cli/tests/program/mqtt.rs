@@ -15,7 +15,7 @@ use fedbandit::service::MasterKey;
 use fedbandit::service::event::Event;
 use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::transport::mqtt;
-use fedbandit::service::{Dropped, EnrolledDevice, Registry, StartOptions, start, worker};
+use fedbandit::service::{Dropped, EnrolledDevice, Registry, Snapshot, StartOptions, start, worker};
 use fedbandit_core::wire::{Channel, Message, SummaryMessage};
 use rumqttc::{BrokerSessionResumePolicy, Client, Packet};
 
@@ -214,8 +214,16 @@ impl<F: FnMut() -> Result<(), StoreError>> Store for Hooked<F> {
         self.0.append(events)
     }
 
-    fn replay(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
-        self.0.replay(each)
+    fn replay(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
+        self.0.replay(from, each)
+    }
+
+    fn set_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        self.0.set_snapshot(snapshot)
+    }
+
+    fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.snapshot()
     }
 
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -252,7 +260,7 @@ fn broker_is_acknowledged_after_the_commit() {
         let master = MasterKey::from_bytes(&fs::read(fleet.path().join("fleet/master.key")).unwrap()).unwrap();
         let hook = move || if fails { Err(io::Error::other("full").into()) } else { Ok(()) };
         let mut store = Hooked(Memory::default(), hook);
-        let timing = StartOptions { time_limit: 600_000, window: 4, unix_seconds: 0 };
+        let timing = StartOptions::new(600_000, 4, 0);
         let service = start(&mut store, &RunConfig::default(), &registry, &master, timing, 0).unwrap();
         let worker = {
             let _inside = runtime.enter();
@@ -320,7 +328,7 @@ fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
         stream
     };
     let registry = Registry::new(1, 1, 4).with_devices(1..=AGENTS);
-    let timing = StartOptions { time_limit: 600_000, window: 4, unix_seconds: 0 };
+    let timing = StartOptions::new(600_000, 4, 0);
     let master = MasterKey::from_bytes(&[1; 32]).unwrap();
     let ((entered, storing), (release, released)) = (channel(), channel::<()>());
     let hook = move || {

@@ -117,7 +117,7 @@ impl Fleet {
         let mut stored = BTreeMap::new();
         let store = File::open(&self.path().join("fleet/run.redb")).unwrap();
         store
-            .replay(&mut |bytes| {
+            .replay(0, &mut |_, bytes| {
                 if let Event::Summary(summary) = Event::from_bytes(bytes, 4).expect("an event") {
                     let (agent, episode) = (summary.agent.0, summary.episode);
                     let values = [summary.gram, summary.feature_sum].concat();
