@@ -6,7 +6,9 @@ use fedbandit::config::{AggregatorName, RewardKind, RunConfig};
 use fedbandit::robust::Identifiability;
 use fedbandit::service::event::Event;
 use fedbandit::service::store::{Memory, Store};
-use fedbandit::service::{Dropped, Link, MasterKey, Registry, StartError, StartOptions, StateMachine, inspect, start};
+use fedbandit::service::{
+    Dropped, Link, MasterKey, Registry, RunTerms, SCHEMA, StartError, StartOptions, StateMachine, inspect, start,
+};
 use fedbandit_core::session::Session;
 use fedbandit_core::wire::{Channel, Fate, Identity, Message, SummaryMessage, max_frame_len};
 use fedbandit_core::{Agent, Prior, Rewards};
@@ -638,22 +640,23 @@ fn failed_start_leaves_no_terms() {
 }
 
 /// A plain and a private store of version 0.1.0, each in episode 2 with two summaries of episode 1.
-const STORED_BY_0_1_0: &str = include_str!("stored/0.1.0.txt");
+const STORED_WITH_SCHEMA_3: &str = include_str!("stored/schema-3.txt");
 
 /// Every later version resumes these stores, and writes the same bytes for the same terms and events.
 #[test]
-fn stores_of_version_0_1_0_are_resumed() {
+fn stores_with_schema_3_are_migrated_and_resumed() {
     let digits = |text: &str| -> Vec<u8> {
         (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
     };
-    for (stored, config) in STORED_BY_0_1_0.split("\n\n").zip([config(), private()]) {
+    for (stored, config) in STORED_WITH_SCHEMA_3.split("\n\n").zip([config(), private()]) {
         let mut store = Memory::default();
         for line in stored.lines() {
             match line.split_once(' ').unwrap() {
                 ("terms", text) => {
                     let mut new = Memory::default();
                     start(&mut new, &config, &registry(), &master(), TIMING, 0).unwrap();
-                    assert_eq!(String::from_utf8(new.value("terms").unwrap().unwrap()).unwrap(), text);
+                    let present = text.replace("\"schema\":3", "\"schema\":4");
+                    assert_eq!(String::from_utf8(new.value("terms").unwrap().unwrap()).unwrap(), present);
                     store.set_value("terms", text.as_bytes()).unwrap();
                 }
                 ("event", bytes) => {
@@ -667,6 +670,7 @@ fn stores_of_version_0_1_0_are_resumed() {
         let status = inspect(&store, &registry()).unwrap();
         assert_eq!((status.episode, status.received.accepted), (Some(2), 2));
         let mut run = Run::on(store, config);
+        assert_eq!(RunTerms::load(&run.store).unwrap().schema(), SCHEMA);
         run.say(1, &summary(1)).unwrap();
         run.say(1, &summary(2)).unwrap();
         run.tick(TIME_LIMIT);

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use fedbandit::service::worker::MAX_DIMENSION;
 use fedbandit::service::{EnrolledDevice, Registry};
 
+use serde_json::Value;
+
 use super::run_directory::{RunDirectory, write_secret};
-use super::{EXIT_CODES, Failure, print_line, unix_seconds};
+use super::{EXIT_CODES, Failure, print_line, status, unix_seconds};
 
 const HELP: &str = "\
 Examples:
@@ -22,8 +24,9 @@ Files in DIR, created if missing:
 Devices are guarded by default: they fuse each model with their own data, and ignore models that contradict it. R and S
 are the constants of the guard. Flashed with the identity, they are beyond the reach of a hostile controller.
 
-The devices of a run are fixed when its service first starts. A device that never reports counts as corrupted,
-except with the rule capped-filter.";
+With the rule capped-filter, which is the default, devices may be enrolled at any time: a running service accepts them
+within seconds. With any other rule, and in a private run, the devices are fixed when the service first starts, and a
+device that never reports counts as corrupted. Then continue the run with more devices: fedbandit continue.";
 
 /// Enroll devices: create their keys and the identities to flash.
 #[derive(clap::Args)]
@@ -118,10 +121,23 @@ impl EnrollArgs {
             )));
         }
         if directory.store().exists() {
-            let remedy = "enroll more devices in a new directory";
-            return Err(Failure::Usage(format!("{}: the run has begun; {remedy}", self.dir.display())));
+            self.require_open_run(directory)?;
         }
         Ok(registry)
+    }
+
+    /// Rejects new devices of a run that has begun and whose devices are fixed.
+    fn require_open_run(&self, directory: &RunDirectory) -> Result<(), Failure> {
+        let Some(status) = status::of_begun_run(directory)? else { return Ok(()) };
+        let reason = match (&status["accepts_devices"], &status["private"], &status["finished"]) {
+            (_, _, Value::Bool(true)) => "the run is finished",
+            (Value::Bool(true), ..) => return Ok(()),
+            (_, Value::Bool(true), _) => "the devices of a private run are fixed when it begins",
+            _ => "the run's rule takes a device without data for a corrupted one, so its devices are fixed",
+        };
+        let dir = self.dir.display();
+        let remedy = format!("continue it in another directory with fedbandit continue --from {dir}, and enroll there");
+        Err(Failure::Usage(format!("{dir}: {reason}; {remedy}")))
     }
 }
 
@@ -174,9 +190,10 @@ Example:
   fedbandit revoke --dir fleet 7 12
 
 A running service drops the devices' frames within seconds. Revoked devices count as missing, and so as corrupted.
-With the rule capped-filter they count as corrupted only by what they have sent before.";
+With the rule capped-filter they count as corrupted only by what they have sent before. With --undo, the service
+accepts the devices' frames again; a key that somebody else may know needs fedbandit rekey first.";
 
-/// Revoke devices, so that their frames are dropped.
+/// Revoke devices, so that their frames are dropped, or reinstate them.
 #[derive(clap::Args)]
 #[command(after_long_help = format!("{REVOKE_HELP}\n\n{EXIT_CODES}"))]
 pub(super) struct RevokeArgs {
@@ -186,6 +203,9 @@ pub(super) struct RevokeArgs {
     /// Numbers of the devices.
     #[arg(required = true, value_name = "N")]
     agents: Vec<u32>,
+    /// Reinstate revoked devices.
+    #[arg(long)]
+    undo: bool,
 }
 
 impl RevokeArgs {
@@ -193,7 +213,7 @@ impl RevokeArgs {
         let directory = RunDirectory { path: self.dir };
         let mut registry = directory.expect_registry()?;
         for agent in &self.agents {
-            find(&mut registry, *agent)?.revoked = true;
+            find(&mut registry, *agent)?.revoked = !self.undo;
         }
         directory.write_registry(&registry)?;
         let revoked = registry.devices.iter().filter(|device| device.revoked).count();

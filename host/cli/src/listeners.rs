@@ -114,8 +114,7 @@ fn mqtt_transport(url: &str, ca: Option<&Path>) -> Result<Transport, Failure> {
     let connector = ca.map(Connector::new).transpose()?;
     let broker = Broker::new(url, connector).map_err(|reason| Failure::Config(format!("mqtt: {reason}")))?;
     let start = move |handle: WorkerHandle, registry: &Registry| {
-        let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
-        tokio::spawn(mqtt::serve(broker, registry.fleet, agents, handle));
+        tokio::spawn(mqtt::serve(broker, registry.fleet, handle));
     };
     Ok(Transport { url: without_password(url), start: Box::new(start) })
 }

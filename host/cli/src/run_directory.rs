@@ -7,7 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use fedbandit::service::{MasterKey, Registry};
+use fedbandit::service::store::file::File;
+use fedbandit::service::{MasterKey, Registry, RunTerms, SCHEMA};
 use fedbandit_core::wire::Identity;
 
 use super::{Failure, write_file, write_file_with_mode};
@@ -20,6 +21,7 @@ use super::{Failure, write_file, write_file_with_mode};
 /// | `master.key` | the secret from which all device keys are derived; readable by its owner only |
 /// | `devices/agent-N.blob` | identity of device N, flashed beside its firmware; readable by its owner only |
 /// | `run.redb` | the store |
+/// | `run.schema-N.redb` | copy of the store before it was migrated from schema N |
 /// | `service` | HTTP address and name of the last service, and the identity of the store that it opened |
 pub(super) struct RunDirectory {
     pub(super) path: PathBuf,
@@ -28,6 +30,25 @@ pub(super) struct RunDirectory {
 impl RunDirectory {
     pub(super) fn store(&self) -> PathBuf {
         self.path.join("run.redb")
+    }
+
+    /// Copies a store that the present version will migrate, and returns the path of the copy. Nothing happens to a store with
+    /// the present schema, or if the copy exists.
+    pub(super) fn copy_older_schema(&self) -> Result<Option<PathBuf>, Failure> {
+        let path = self.store();
+        if !path.exists() {
+            return Ok(None);
+        }
+        // Errors are those of the start that follows.
+        let terms = File::open_read_only(&path).ok().and_then(|store| RunTerms::load(&store).ok());
+        let Some(terms) = terms.filter(|terms| terms.schema() < SCHEMA) else { return Ok(None) };
+        let copy = self.path.join(format!("run.schema-{}.redb", terms.schema()));
+        if copy.exists() {
+            return Ok(None);
+        }
+        let mut original = fs::File::open(&path)?;
+        write_file_with_mode(&copy, 0o600, |writer| io::copy(&mut original, writer).map(drop))?;
+        Ok(Some(copy))
     }
 
     /// Returns device and inode of the store, which no copy shares.

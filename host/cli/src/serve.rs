@@ -14,7 +14,7 @@ use fedbandit::service::store::file::File;
 use fedbandit::service::store::metered::MeteredStore;
 use fedbandit::service::store::{Memory, Store};
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
-use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, check, start};
+use fedbandit::service::{EnrolledDevice, Registry, SCHEMA, StartError, StartOptions, check, start};
 use fedbandit::service::{StateMachine, Status};
 use fedbandit::simulation::{Attack, GuardName, Logs, SimulationConfig, virtual_device};
 use tokio::net::TcpListener;
@@ -95,6 +95,9 @@ impl Args {
             StartError::Store(error) => unreadable(&error).context(path.display()),
             other => Failure::Config(format!("{}: {other}", path.display())),
         };
+        if let Some(copy) = directory.copy_older_schema()? {
+            tracing::warn!(copy = %copy.display(), "the store is migrated to schema {SCHEMA}; a copy is kept");
+        }
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
         if config.run.privacy.is_some() && config.run.aggregator == AggregatorName::RECOMMENDED {
             tracing::warn!(

@@ -64,14 +64,18 @@ fn query_service(address: SocketAddr) -> Result<Value, Failure> {
 
 /// Queries the run's service, or reads the store if none is running.
 fn query_directory(directory: &RunDirectory) -> Result<Value, Failure> {
+    of_begun_run(directory)?.ok_or_else(|| {
+        let enrolled = directory.registry().ok().flatten().map_or(0, |registry| registry.devices.len());
+        Failure::Config(format!("{}: the run has not begun; {enrolled} devices enrolled", directory.path.display()))
+    })
+}
+
+/// As [`query_directory`]; none if the run has not begun.
+pub(super) fn of_begun_run(directory: &RunDirectory) -> Result<Option<Value>, Failure> {
     let registry = directory.expect_registry()?;
     let path = directory.store();
-    let not_begun = || {
-        let enrolled = registry.devices.len();
-        Failure::Config(format!("{}: the run has not begun; {enrolled} devices enrolled", directory.path.display()))
-    };
     if !path.exists() {
-        return Err(not_begun());
+        return Ok(None);
     }
     for _ in 0..ATTEMPTS {
         // After a crash the recorded address may belong to another service, which has another name.
@@ -79,19 +83,19 @@ fn query_directory(directory: &RunDirectory) -> Result<Value, Failure> {
             && http::get(address, "/name", ANSWER).is_ok_and(|answer| answer == name)
             && let Ok(status) = query_service(address)
         {
-            return Ok(status);
+            return Ok(Some(status));
         }
         match File::open_read_only(&path) {
             Ok(store) => {
-                let status = inspect(&store, &registry).map_err(|error| match error {
-                    StartError::NotBegun => not_begun(),
-                    other => Failure::data(other).context(path.display()),
-                })?;
+                let status = match inspect(&store, &registry) {
+                    Err(StartError::NotBegun) => return Ok(None),
+                    status => status.map_err(|error| Failure::data(error).context(path.display()))?,
+                };
                 // Through text, so that numbers have the same digits as in a service's answer.
                 let text = serde_json::to_string(&status).map_err(Failure::data)?;
                 let mut status: Value = serde_json::from_str(&text).map_err(Failure::data)?;
                 status["service"] = Value::Null;
-                return Ok(status);
+                return Ok(Some(status));
             }
             Err(error) if File::is_locked(&error) => thread::sleep(PAUSE),
             Err(error) => return Err(unreadable(&error).context(path.display())),

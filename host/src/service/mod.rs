@@ -40,4 +40,4 @@ pub use state_machine::{
     Batch, Dropped, Link, Outgoing, RestoreError, Restoring, RunInfo, StateMachine, StateMachineConfig,
 };
 pub use status::{EpisodeReport, Outlier, PrivacyGuarantee, Status, SummaryCounts};
-pub use terms::RunTerms;
+pub use terms::{RunTerms, SCHEMA};

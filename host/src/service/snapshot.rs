@@ -15,7 +15,7 @@ use crate::privacy::SavedUnits;
 pub struct Snapshot {
     /// Encoded state.
     pub bytes: Vec<u8>,
-    /// Numbers of the events that may be removed together with it: old summaries. Models stay.
+    /// Numbers of the events that may be removed together with it: old summaries. Models stay, and so does the last event.
     pub removable: Vec<Range<u64>>,
 }
 

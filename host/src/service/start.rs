@@ -11,7 +11,7 @@ use super::snapshot::{SnapshotError, SnapshotPolicy};
 use super::state_machine::{RestoreError, Restoring, StateMachine, StateMachineConfig};
 use super::status::Status;
 use super::store::{Store, StoreError};
-use super::terms::{RunTerms, SCHEMA};
+use super::terms::{OLDEST_SCHEMA, RunTerms, SCHEMA};
 use crate::algorithm::{AgentId, Controller, ControllerConfig, NoPrivacy};
 use crate::config::{ConfigError, RunConfig};
 use crate::privacy::{Private, RunKey};
@@ -60,7 +60,9 @@ pub enum StartError {
     #[error("the store's terms are corrupt: {0}; restore the last backup")]
     Terms(#[source] serde_json::Error),
     /// The store was written by an incompatible version.
-    #[error("the store has schema {0}, this version supports {SCHEMA}; use the version that started the run")]
+    #[error(
+        "the store has schema {0}, this version supports {OLDEST_SCHEMA} to {SCHEMA}; use the version that started the run"
+    )]
     Schema(u64),
     /// The stored events contradict each other.
     #[error(transparent)]
@@ -103,13 +105,12 @@ pub fn start(
     now: u64,
 ) -> Result<StateMachine, StartError> {
     let configured = RunTerms::new(run, registry, options.window)?;
-    let (terms, is_new) = match stored_terms(store, &configured)? {
-        Some(stored) => (stored, false),
-        None => (configured, true),
-    };
+    let stored = stored_terms(store, &configured)?;
+    let is_stored = stored.as_ref().is_some_and(|stored| stored.schema() == SCHEMA);
+    let terms = stored.map_or(configured, RunTerms::migrated);
     let controller = controller(&terms, || run_key(store))?;
-    // Stored only once the run is known to start: terms are permanent.
-    if is_new {
+    // Stored only once the run is known to start: terms are permanent, but for the schema of an earlier version.
+    if !is_stored {
         store.set_value("terms", &terms.to_bytes())?;
     }
     let boot = next_boot(store, options.unix_seconds)?;
@@ -207,9 +208,9 @@ fn next_boot(store: &mut dyn Store, unix_seconds: u32) -> Result<u32, StartError
 fn stored_terms(store: &dyn Store, configured: &RunTerms) -> Result<Option<RunTerms>, StartError> {
     let Some(stored) = RunTerms::find(store)? else { return Ok(None) };
     let configured = configured.as_begun(&stored);
-    match stored == configured {
-        true => Ok(Some(stored)),
-        false => Err(StartError::DifferentRun(stored.differences(&configured))),
+    match stored.differences(&configured) {
+        same if same.is_empty() => Ok(Some(stored)),
+        differences => Err(StartError::DifferentRun(differences)),
     }
 }
 

@@ -593,6 +593,11 @@ impl StateMachine {
         self.model.is_none() && self.controller.model().is_none()
     }
 
+    /// Returns the numbers of the devices, in order.
+    pub fn agents(&self) -> impl Iterator<Item = u32> {
+        self.devices.keys().map(|agent| agent.0)
+    }
+
     /// Returns the controller.
     pub fn controller(&self) -> &AnyController {
         &self.controller

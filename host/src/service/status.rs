@@ -81,6 +81,8 @@ pub struct Status {
     pub outliers: Vec<Outlier>,
     /// False if the rule takes a missing device for a corrupted one.
     pub tolerates_absence: bool,
+    /// True if devices may be enrolled while the run goes on.
+    pub accepts_devices: bool,
     /// Exploration by all devices up to the last closed episode; none in a private run.
     pub exploration: Option<Exploration>,
     /// Last closed episodes, the oldest first.

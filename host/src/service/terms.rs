@@ -11,8 +11,10 @@ use super::state_machine::RunInfo;
 use super::store::Store;
 use crate::config::{ConfigError, ResolvedRun, RunConfig};
 
-/// Version of the store's content.
-pub(super) const SCHEMA: u32 = 3;
+/// Version of the store's content. Version 4 added snapshots and devices that are enrolled during a run.
+pub const SCHEMA: u32 = 4;
+/// Oldest version that is read, and migrated when a service starts.
+pub(super) const OLDEST_SCHEMA: u32 = 3;
 
 /// Terms of a run. They are stored when the run starts; a service with different terms is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,9 +88,21 @@ impl RunTerms {
         let Some(stored) = store.value("terms")? else { return Ok(None) };
         let stored: Value = serde_json::from_slice(&stored).map_err(StartError::Terms)?;
         match stored["schema"].as_u64() {
-            Some(schema) if schema != u64::from(SCHEMA) => Err(StartError::Schema(schema)),
+            Some(schema) if !(OLDEST_SCHEMA.into()..=SCHEMA.into()).contains(&schema) => {
+                Err(StartError::Schema(schema))
+            }
             _ => Ok(Some(serde_json::from_value(stored).map_err(StartError::Terms)?)),
         }
+    }
+
+    /// Returns the schema of the store that these terms were read from.
+    pub fn schema(&self) -> u32 {
+        self.schema
+    }
+
+    /// Returns these terms in the present schema.
+    pub(super) fn migrated(self) -> Self {
+        Self { schema: SCHEMA, ..self }
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {

@@ -1,8 +1,8 @@
 //! Thread that owns the state machine and the store, shared by all transports.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fedbandit_core::wire::Identity;
@@ -70,6 +70,8 @@ pub enum ServeError {
 pub struct WorkerHandle {
     sender: mpsc::Sender<Request>,
     links: Arc<AtomicU64>,
+    /// Numbers of the enrolled devices.
+    agents: Arc<RwLock<BTreeSet<u32>>>,
 }
 
 /// Starts the worker. It stops when the store or the rule fails, or when the last handle is dropped. `observe` is called
@@ -83,6 +85,7 @@ pub fn start(
     observe: impl FnMut(Status) + Send + 'static,
 ) -> (WorkerHandle, JoinHandle<Result<(), ServeError>>) {
     let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
+    let agents = Arc::new(RwLock::new(service.agents().collect()));
     let worker = tokio::task::spawn_blocking(move || run(service, store, receiver, observe));
     // The ticker must not keep the worker alive.
     let ticks = sender.downgrade();
@@ -95,7 +98,7 @@ pub fn start(
             tokio::time::sleep(TICK).await;
         }
     });
-    (WorkerHandle { sender, links: Arc::default() }, worker)
+    (WorkerHandle { sender, links: Arc::default(), agents }, worker)
 }
 
 impl WorkerHandle {
@@ -111,7 +114,18 @@ impl WorkerHandle {
 
     /// Enrolls a device while the run goes on, if the run accepts devices.
     pub async fn enroll(&self, identity: Identity, revoked: bool) {
+        self.agents.write().unwrap_or_else(PoisonError::into_inner).insert(identity.agent());
         let _ = self.sender.send(Request::Enroll(identity, revoked)).await;
+    }
+
+    /// Returns true if a device is enrolled.
+    pub fn is_enrolled(&self, agent: u32) -> bool {
+        self.agents.read().unwrap_or_else(PoisonError::into_inner).contains(&agent)
+    }
+
+    /// Returns the number of enrolled devices.
+    pub fn enrolled(&self) -> usize {
+        self.agents.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Registers a link. The worker sends the link's frames to `outgoing`, and drops it to close the link. Returns none if

@@ -1,6 +1,8 @@
 //! Crash consistency of the store on a disk that stops or fails at any operation. Commits are durable and in order; a commit
 //! in flight is kept as a whole or not at all.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fedbandit::config::RunConfig;
@@ -9,8 +11,8 @@ use fedbandit::service::MasterKey;
 use fedbandit::service::event::Event;
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
-use fedbandit::service::worker::commit_and_tick;
-use fedbandit::service::{Registry, StartOptions, start};
+use fedbandit::service::worker::{commit_and_tick, store_snapshot};
+use fedbandit::service::{Registry, Snapshot, SnapshotPolicy, StartOptions, start};
 use fedbandit_core::wire::{Channel, Message, SummaryMessage, max_frame_len};
 
 use super::disk::{Change, Disk, DiskFault, Tail, after_power_cut};
@@ -22,13 +24,16 @@ use crate::measure::record::{self, thousands};
 enum Step {
     Append(Vec<Vec<u8>>),
     Value(&'static str, Vec<u8>),
+    /// Snapshot that removes a range of events.
+    Snapshot(Vec<u8>, Range<u64>),
 }
 
 /// Contents of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
-    events: Vec<Vec<u8>>,
+    events: BTreeMap<u64, Vec<u8>>,
     values: [Option<Vec<u8>>; NAMES.len()],
+    snapshot: Option<Vec<u8>>,
 }
 
 const NAMES: [&str; 2] = ["boot", "terms"];
@@ -92,7 +97,8 @@ pub fn run(extent: Extent, write: bool) -> Result<String, String> {
 /// The store violates its contract.
 pub fn check(seed: u64, extent: Extent) -> Result<Tried, String> {
     let mut rng = TestRng::new(seed, 1);
-    let steps: Vec<Step> = (0..extent.steps).map(|number| step(number, &mut rng)).collect();
+    let mut appended = 0;
+    let steps: Vec<Step> = (0..extent.steps).map(|number| step(number, &mut appended, &mut rng)).collect();
     let mut tried = Tried::default();
     cut_everywhere(&steps, extent, &mut rng, &mut tried)?;
     fail_everywhere(&steps[..extent.steps.min(40)], extent, &mut rng, &mut tried)?;
@@ -100,14 +106,23 @@ pub fn check(seed: u64, extent: Extent) -> Result<Tried, String> {
     Ok(tried)
 }
 
-fn step(number: usize, rng: &mut TestRng) -> Step {
+/// Draws a step after `appended` events.
+fn step(number: usize, appended: &mut u64, rng: &mut TestRng) -> Step {
+    if rng.per_mille(150) && *appended > 1 {
+        // Sometimes of more than one chunk. The last event stays.
+        let length = if rng.per_mille(200) { 150_000 } else { 300 };
+        let from = rng.below(*appended - 1);
+        return Step::Snapshot(vec![number as u8; length], from..rng.within(from, *appended - 1));
+    }
     if rng.per_mille(150) {
         let name = *rng.pick(&NAMES);
         return Step::Value(name, vec![number as u8; rng.within(4, 600) as usize]);
     }
     // A large commit of a busy fleet, or a small one.
     let (most, longest) = if rng.per_mille(100) { (60, 3_000) } else { (4, 200) };
-    let events = (0..rng.within(1, most)).map(|_| {
+    let count = rng.within(1, most);
+    *appended += count;
+    let events = (0..count).map(|_| {
         let mut event = (number as u64).to_le_bytes().to_vec();
         event.resize(rng.within(8, longest) as usize, rng.below(256) as u8);
         event
@@ -124,6 +139,9 @@ fn commit(disk: &Disk, steps: &[Step]) -> (usize, Result<(), String>) {
             match step {
                 Step::Append(events) => store.append(events),
                 Step::Value(name, value) => store.set_value(name, value),
+                Step::Snapshot(bytes, range) => {
+                    store.set_snapshot(&Snapshot { bytes: bytes.clone(), removable: vec![range.clone()] })
+                }
             }
             .map_err(|error| error.to_string())?;
             promised += 1;
@@ -136,10 +154,17 @@ fn commit(disk: &Disk, steps: &[Step]) -> (usize, Result<(), String>) {
 }
 
 fn content(steps: &[Step]) -> Content {
-    let mut content = Content::default();
+    let (mut content, mut next) = (Content::default(), 0);
     for step in steps {
         match step {
-            Step::Append(events) => content.events.extend_from_slice(events),
+            Step::Append(events) => {
+                content.events.extend((next..).zip(events.iter().cloned()));
+                next += events.len() as u64;
+            }
+            Step::Snapshot(bytes, range) => {
+                content.events.retain(|number, _| !range.contains(number));
+                content.snapshot = Some(bytes.clone());
+            }
             Step::Value(name, value) => {
                 let place = NAMES.iter().position(|known| known == name).unwrap_or_default();
                 content.values[place] = Some(value.clone());
@@ -151,7 +176,9 @@ fn content(steps: &[Step]) -> Content {
 
 fn read(store: &File) -> Result<Content, String> {
     let mut content = Content::default();
-    store.replay(0, &mut |_, event| content.events.push(event.to_vec())).map_err(|error| error.to_string())?;
+    let mut each = |number, event: &[u8]| drop(content.events.insert(number, event.to_vec()));
+    store.replay(0, &mut each).map_err(|error| error.to_string())?;
+    content.snapshot = store.snapshot().map_err(|error| error.to_string())?;
     for (value, name) in content.values.iter_mut().zip(NAMES) {
         *value = store.value(name).map_err(|error| error.to_string())?;
     }
@@ -281,7 +308,8 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
     let registry = Registry::new(1, 1, 2).with_devices(1..=AGENTS);
     let config =
         RunConfig { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..RunConfig::default() };
-    let timing = StartOptions::new(1_000, 1, 0);
+    let mut timing = StartOptions::new(1_000, 1, 0);
+    timing.snapshots = SnapshotPolicy { least_bytes: 0, ratio: 0, retain: None };
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
     let mut devices: Vec<Channel> =
@@ -304,6 +332,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
                 other => return Err(format!("agent {agent} is sent {other:?}")),
             }
         }
+        store_snapshot(&mut service, &mut store).map_err(|error| error.to_string())?;
     }
     if service.is_finished() { Ok(()) } else { Err("the run is not over".into()) }
 }

@@ -266,7 +266,7 @@ fn broker_is_acknowledged_after_the_commit() {
             let _inside = runtime.enter();
             let (handle, worker) = worker::start(service, Box::new(store), |_| {});
             let address = mqtt::Broker::new(&broker.url(), None).unwrap();
-            runtime.spawn(mqtt::serve(address, 1, [1], handle));
+            runtime.spawn(mqtt::serve(address, 1, handle));
             worker
         };
         // The service has subscribed once its model is published.
@@ -342,7 +342,7 @@ fn broker_that_exceeds_its_receive_maximum_is_disconnected() {
     let _inside = runtime.enter();
     let (sender, statuses) = channel();
     let (handle, _worker) = worker::start(service, Box::new(store), move |status| drop(sender.send(status)));
-    runtime.spawn(mqtt::serve(mqtt::Broker::new(&url, None).unwrap(), 1, 1..=AGENTS, handle));
+    runtime.spawn(mqtt::serve(mqtt::Broker::new(&url, None).unwrap(), 1, handle));
     let mut broker = accept();
     (0..UNLIMITED).for_each(|_| broker.write_all(&publish_packet("fedbandit/v2/1/up/1", None, b"garbage")).unwrap());
     assert!(statuses.iter().any(|status| status.dropped.get(&Dropped::Length) == Some(&UNLIMITED)));

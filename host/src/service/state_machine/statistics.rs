@@ -164,6 +164,7 @@ impl StateMachine {
             }),
             outliers: outliers.clone(),
             tolerates_absence: self.info.tolerates_absence,
+            accepts_devices: self.info.accepts_devices,
             exploration: exploration.clone(),
             history: history.iter().copied().collect(),
         }

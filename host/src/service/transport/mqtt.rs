@@ -131,7 +131,7 @@ impl Topics {
 }
 
 /// Serves the enrolled devices through a broker, and reconnects for as long as the worker lives.
-pub async fn serve(broker: Broker, fleet: u32, agents: impl IntoIterator<Item = u32>, handle: WorkerHandle) {
+pub async fn serve(broker: Broker, fleet: u32, handle: WorkerHandle) {
     let mut options = broker.options(format!("fedbandit-{fleet}"));
     options
         .set_clean_start(false)
@@ -142,7 +142,7 @@ pub async fn serve(broker: Broker, fleet: u32, agents: impl IntoIterator<Item = 
         .set_ack_mode(AckMode::Manual);
     let mut bridge = Bridge {
         topics: Topics::new(fleet),
-        allowances: agents.into_iter().map(|agent| (agent, Allowance::new())).collect(),
+        allowances: BTreeMap::new(),
         places: Arc::new(Semaphore::new(2 * usize::from(UNACKNOWLEDGED))),
         handle,
     };
@@ -171,6 +171,7 @@ type Acknowledgement = (ManualAck, OwnedSemaphorePermit);
 /// Link between a broker and the worker.
 struct Bridge {
     topics: Topics,
+    /// Allowances of the devices that have sent a frame.
     allowances: BTreeMap<u32, Allowance>,
     /// Permits for unacknowledged messages of a connection, and for those of the previous one that the worker still holds.
     places: Arc<Semaphore>,
@@ -186,7 +187,7 @@ impl Bridge {
         let filter = |kind: &str| SubscribeFilter::new(format!("{}/{kind}/+", self.topics.prefix), QoS::AtLeastOnce);
         client.try_subscribe_many(["up", "state"].map(filter)).expect("an empty queue has room");
         // A model for each device, and acknowledgements.
-        let (sender, frames) = mpsc::channel(2 * self.allowances.len() + usize::from(UNACKNOWLEDGED));
+        let (sender, frames) = mpsc::channel(2 * self.handle.enrolled() + usize::from(UNACKNOWLEDGED));
         let (done, acknowledgements) = mpsc::unbounded_channel();
         let link = self.handle.connect(sender, Peer::Broker).await?;
         let topics = self.topics.clone();
@@ -245,7 +246,10 @@ impl Bridge {
     /// Checks the length, the sender and the rate of a frame before the worker sees it.
     fn admit(&mut self, agent: u32, frame: &[u8]) -> Result<(), Dropped> {
         let (_, claimed) = unverified_address(frame).filter(|_| frame.len() <= FRAME).ok_or(Dropped::Length)?;
-        let allowance = self.allowances.get_mut(&agent).filter(|_| claimed == agent).ok_or(Dropped::Unknown)?;
+        if claimed != agent || !self.handle.is_enrolled(agent) {
+            return Err(Dropped::Unknown);
+        }
+        let allowance = self.allowances.entry(agent).or_insert_with(Allowance::new);
         if allowance.take().is_zero() {
             return Ok(());
         }
