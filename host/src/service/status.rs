@@ -81,6 +81,10 @@ pub struct Status {
     pub outliers: Vec<Outlier>,
     /// False if the rule takes a missing device for a corrupted one.
     pub tolerates_absence: bool,
+    /// Share of devices that may be corrupted, for which the rule is designed.
+    pub design_corruption: f64,
+    /// Seconds since the last snapshot of the run's state; none before the first.
+    pub snapshot_age_seconds: Option<u64>,
     /// Exploration by all devices up to the last closed episode; none in a private run.
     pub exploration: Option<Exploration>,
     /// Last closed episodes, the oldest first.

@@ -149,6 +149,8 @@ impl StateMachine {
             }),
             outliers: outliers.clone(),
             tolerates_absence: self.info.tolerates_absence,
+            design_corruption: self.info.assumptions.corruption,
+            snapshot_age_seconds: None,
             exploration: exploration.clone(),
             history: history.iter().copied().collect(),
         }
