@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::MasterKey;
 use fedbandit::service::config::{Endpoints, ServiceConfig};
 use fedbandit::service::http;
+use fedbandit::service::metrics::Meter;
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::metered::MeteredStore;
 use fedbandit::service::store::{Memory, Store};
@@ -106,7 +108,7 @@ impl Args {
             );
         }
         let service = start(&mut store, &config.run, &registry, &master, timing, 0).map_err(failed)?;
-        runtime.block_on(listen(bound, service, Box::new(store), &registry, |handle, _, (http, name)| {
+        runtime.block_on(listen(bound, service, (Box::new(store), Some(path)), &registry, |handle, _, (http, name)| {
             directory.write_service(http, name)?;
             tokio::spawn(watch_registry(directory, registry.clone(), master, handle));
             Ok(())
@@ -175,7 +177,7 @@ fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new()?;
     let any_port = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
     let bound = runtime.block_on(bind(any_port, http))?;
-    runtime.block_on(listen(bound, service, Box::new(store), &registry, |_, address, _| {
+    runtime.block_on(listen(bound, service, (Box::new(store), None), &registry, |_, address, _| {
         for device in devices {
             let target = Target::Tcp(address.to_string());
             tokio::spawn(device::run_device(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
@@ -194,7 +196,7 @@ async fn bind(transports: Transports, http: SocketAddr) -> Result<(BoundTranspor
 async fn listen(
     (transports, pages): (BoundTransports, TcpListener),
     service: StateMachine,
-    store: Box<dyn Store + Send>,
+    (store, file): (Box<dyn Store + Send>, Option<PathBuf>),
     registry: &Registry,
     started: impl FnOnce(WorkerHandle, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -204,12 +206,16 @@ async fn listen(
     print_line(&format!("status:  http://{page}"))?;
     let (sender, receiver) = watch::channel(service.status(0));
     let (store, commits) = MeteredStore::new(store);
+    let meter = Arc::new(Meter::new(commits, file, Instant::now()));
     // The random name tells this service from another one that later gets the same address.
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(|error| Failure::Io(error.to_string()))?;
     let name = format!("{:016x}", u64::from_le_bytes(name));
-    tokio::spawn(http::serve(pages, receiver, commits, name.clone()));
-    let observe = move |status: Status| drop(sender.send_replace(status));
+    tokio::spawn(http::serve(pages, receiver, Arc::clone(&meter), name.clone()));
+    let observe = move |status: Status| {
+        meter.observe(&status, Instant::now());
+        drop(sender.send_replace(status));
+    };
     let (handle, worker) = worker::start(service, Box::new(store), observe);
     let listening = transports.start(&handle, registry)?;
     tracing::info!(devices = %listening, http = %page, "listening");

@@ -12,6 +12,7 @@
 //! | [`worker`] | the thread that owns state machine and store |
 //! | [`transport`] | TCP, TLS, MQTT and serial links |
 //! | [`http`] | status page, metrics, health |
+//! | [`metrics`] | list of metrics, from which their text, the dashboard and the documentation follow |
 //!
 //! [`start`] checks the [`RunTerms`] of a store, derives the devices' keys from the [`MasterKey`] and replays the stored
 //! events; [`inspect`] does the same for a [`Status`] without a running service.
@@ -21,6 +22,7 @@ pub mod config;
 pub mod event;
 pub mod http;
 mod master_key;
+pub mod metrics;
 mod registry;
 mod snapshot;
 mod start;

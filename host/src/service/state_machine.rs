@@ -526,6 +526,12 @@ impl StateMachine {
         removable
     }
 
+    /// Returns the seconds since the last snapshot; none before the first.
+    fn snapshot_age(&self, now: u64) -> Option<u64> {
+        let (_, taken_at) = self.progress.saved?;
+        Some(self.unix_time(now).saturating_sub(taken_at))
+    }
+
     /// Returns a time in seconds since the Unix epoch.
     fn unix_time(&self, now: u64) -> u64 {
         self.unix_seconds.saturating_add(now / 1000)

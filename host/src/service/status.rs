@@ -83,6 +83,10 @@ pub struct Status {
     pub tolerates_absence: bool,
     /// True if devices may be enrolled while the run goes on.
     pub accepts_devices: bool,
+    /// Share of devices that may be corrupted, for which the rule is designed.
+    pub design_corruption: f64,
+    /// Seconds since the last snapshot of the run's state; none before the first.
+    pub snapshot_age_seconds: Option<u64>,
     /// Exploration by all devices up to the last closed episode; none in a private run.
     pub exploration: Option<Exploration>,
     /// Last closed episodes, the oldest first.

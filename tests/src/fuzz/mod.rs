@@ -10,7 +10,8 @@ mod session;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use fedbandit::aggregate::table;
 use fedbandit::algorithm::AgentId;
@@ -21,8 +22,8 @@ use fedbandit::service::MasterKey;
 use fedbandit::service::config::ServiceConfig;
 use fedbandit::service::event::{self, Event};
 use fedbandit::service::http;
+use fedbandit::service::metrics::Meter;
 use fedbandit::service::store::Memory;
-use fedbandit::service::store::metered::Commits;
 use fedbandit::service::transport::mqtt::{Broker, Topics};
 use fedbandit::service::{Link, StateMachine};
 use fedbandit::service::{Registry, StartOptions, start};
@@ -221,8 +222,8 @@ fn status_server() -> SocketAddr {
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("free port on localhost");
                 let (_status, watched) = tokio::sync::watch::channel(service().status(0));
                 sender.send(listener.local_addr().expect("bound address")).expect("receiver waits");
-                let commits = std::sync::Arc::new(std::sync::Mutex::new(Commits::default()));
-                http::serve(listener, watched, commits, "name".into()).await;
+                let meter = Arc::new(Meter::new(Arc::default(), None, Instant::now()));
+                http::serve(listener, watched, meter, "name".into()).await;
             });
         });
         receiver.recv().expect("status server starts")

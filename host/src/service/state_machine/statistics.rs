@@ -165,6 +165,8 @@ impl StateMachine {
             outliers: outliers.clone(),
             tolerates_absence: self.info.tolerates_absence,
             accepts_devices: self.info.accepts_devices,
+            design_corruption: self.info.assumptions.corruption,
+            snapshot_age_seconds: self.snapshot_age(now),
             exploration: exploration.clone(),
             history: history.iter().copied().collect(),
         }
