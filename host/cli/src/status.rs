@@ -83,12 +83,12 @@ fn query_directory(directory: &RunDirectory) -> Result<Value, Failure> {
         }
         match File::open_read_only(&path) {
             Ok(store) => {
-                let status = inspect(&store, &registry).map_err(|error| match error {
+                let inspection = inspect(&store, &registry).map_err(|error| match error {
                     StartError::NotBegun => not_begun(),
                     other => Failure::data(other).context(path.display()),
                 })?;
                 // Through text, so that numbers have the same digits as in a service's answer.
-                let text = serde_json::to_string(&status).map_err(Failure::data)?;
+                let text = serde_json::to_string(&inspection.status()).map_err(Failure::data)?;
                 let mut status: Value = serde_json::from_str(&text).map_err(Failure::data)?;
                 status["service"] = Value::Null;
                 return Ok(status);

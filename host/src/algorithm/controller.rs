@@ -374,12 +374,12 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     /// Returns the deviation of each unit at the latest estimate. It is computed from released streams, and so covered by
     /// the privacy guarantee.
     pub fn deviations(&self) -> impl Iterator<Item = Deviation<P::Unit>> {
+        (0..self.radii[0].len()).map(|row| self.deviation(row))
+    }
+
+    fn deviation(&self, row: usize) -> Deviation<P::Unit> {
         let [gram, feature_sum] = &self.radii;
-        gram.iter().zip(feature_sum).enumerate().map(|(row, (&gram, &feature_sum))| Deviation {
-            unit: self.privatise.unit(row, &self.enrolled),
-            gram,
-            feature_sum,
-        })
+        Deviation { unit: self.privatise.unit(row, &self.enrolled), gram: gram[row], feature_sum: feature_sum[row] }
     }
 }
 
@@ -407,6 +407,12 @@ impl<P: Privatise<Unit = AgentId>, R: Rule> Controller<P, R> {
     pub fn faults_of(&self, agent: AgentId) -> Option<&Faults> {
         const { assert!(!P::PRIVATE, "private streams cannot name agents") };
         self.rows.get(&agent).map(|row| &self.records[*row].faults)
+    }
+
+    /// Returns an agent's deviation at the latest estimate, or `None` if it is not enrolled.
+    pub fn deviation_of(&self, agent: AgentId) -> Option<Deviation<AgentId>> {
+        const { assert!(!P::PRIVATE, "private streams cannot name agents") };
+        self.rows.get(&agent).map(|row| self.deviation(*row))
     }
 
     /// Returns the agents that have sent nothing for the running episode.

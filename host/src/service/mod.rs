@@ -18,6 +18,7 @@
 
 mod any_controller;
 pub mod config;
+mod device_table;
 pub mod event;
 pub mod http;
 mod master_key;
@@ -31,9 +32,10 @@ pub mod transport;
 pub mod worker;
 
 pub use any_controller::AnyController;
+pub use device_table::{DeviceOrder, DevicePage, DeviceQuery, DeviceReport, SinceStart};
 pub use master_key::MasterKey;
 pub use registry::{EnrolledDevice, Registry};
-pub use start::{StartError, StartOptions, check, for_each_event, inspect, start};
+pub use start::{Inspection, StartError, StartOptions, check, for_each_event, inspect, start};
 pub use state_machine::{
     Batch, Dropped, Link, Outgoing, RestoreError, Restoring, RunInfo, StateMachine, StateMachineConfig,
 };

@@ -56,7 +56,7 @@ impl StateMachine {
         devices: impl IntoIterator<Item = (AgentId, Channel, bool)>,
     ) -> Restoring {
         let StateMachineConfig { fleet, run, dimension, time_limit, now, info } = config;
-        let device = |(agent, channel, revoked)| (agent, Device { channel, revoked, seen: false, link: None });
+        let device = |(agent, channel, revoked)| (agent, Device::new(channel, revoked));
         let devices: BTreeMap<_, _> = devices.into_iter().map(device).collect();
         let service = Self {
             fleet,
@@ -71,6 +71,7 @@ impl StateMachine {
             writing: false,
             staged: BTreeSet::new(),
             outbox: VecDeque::new(),
+            links: BTreeMap::new(),
             broker: None,
             time_limit,
             deadline: now.saturating_add(time_limit),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::super::worker::{TICK, WorkerHandle};
+use super::super::worker::{TICK, Transport, WorkerHandle};
 use super::byte_stream::converse;
 use super::tls::Acceptor;
 
@@ -18,7 +18,7 @@ pub async fn serve(listener: TcpListener, handle: WorkerHandle) {
         let handle = handle.clone();
         async move {
             let (reader, writer) = stream.into_split();
-            converse(reader, writer, &handle, false).await;
+            converse(reader, writer, &handle, Transport::TCP).await;
         }
     })
     .await;
@@ -31,7 +31,7 @@ pub async fn serve_tls(listener: TcpListener, acceptor: Acceptor, handle: Worker
         async move {
             if let Some(stream) = acceptor.accept(stream).await {
                 let (reader, writer) = tokio::io::split(stream);
-                converse(reader, writer, &handle, false).await;
+                converse(reader, writer, &handle, Transport::TLS).await;
             }
         }
     })
