@@ -17,6 +17,7 @@ Examples:
 Files in DIR, created if missing:
   registry.json         enrolled devices
   master.key            secret from which all keys are derived; back it up and keep it private
+  http.token            token that permits reading the service's HTTP pages; keep it private
   devices/agent-N.blob  identity and key of device N, 60 bytes to flash beside its firmware
 
 Devices are guarded by default: they fuse each model with their own data, and ignore models that contradict it. R and S
@@ -67,6 +68,7 @@ impl EnrollArgs {
         let directory = RunDirectory { path: self.dir.clone() };
         let mut registry = self.registry(&directory)?;
         let master = directory.master()?;
+        directory.token()?;
         let now = unix_seconds();
         let before = registry.devices.iter().map(|device| device.agent).max().unwrap_or(0);
         let none_left = || Failure::Data(format!("{}: no device numbers left after {before}", self.dir.display()));

@@ -11,12 +11,14 @@
 //! | [`store`] | durable event log (`file` on redb, `memory` for tests) |
 //! | [`worker`] | the thread that owns state machine and store |
 //! | [`transport`] | TCP, TLS, MQTT and serial links |
-//! | [`http`] | status page, metrics, health |
+//! | [`http`], [`access`], [`client`] | status page, device table, metrics, health; the token that permits them; their client |
 //!
 //! [`start`] checks the [`RunTerms`] of a store, derives the devices' keys from the [`MasterKey`] and replays the stored
 //! events; [`inspect`] does the same for a [`Status`] without a running service.
 
+pub mod access;
 mod any_controller;
+pub mod client;
 pub mod config;
 mod device_table;
 pub mod event;
