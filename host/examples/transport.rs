@@ -2,7 +2,7 @@
 
 use fedbandit::service::store::Memory;
 use fedbandit::service::transport::byte_stream::converse;
-use fedbandit::service::worker::{self, WorkerHandle};
+use fedbandit::service::worker::{self, Peer, Transport, WorkerHandle};
 use fedbandit::service::{MasterKey, Registry, StartOptions, start};
 use fedbandit::simulation::{Attack, Logs, SimulationConfig, VirtualDevice, virtual_device};
 use fedbandit_core::wire::{cobs, max_frame_len};
@@ -10,11 +10,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
+/// The transport, as the device table shows it.
+const UNIX: Transport = Transport { name: "unix", peer: Peer::Untrusted };
+
 /// Accepts connections for the controller.
 async fn serve(listener: UnixListener, handle: WorkerHandle) {
     while let Ok((stream, _)) = listener.accept().await {
         let (handle, (reader, writer)) = (handle.clone(), stream.into_split());
-        tokio::spawn(async move { converse(reader, writer, &handle, false).await });
+        tokio::spawn(async move { converse(reader, writer, &handle, UNIX).await });
     }
 }
 

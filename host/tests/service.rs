@@ -473,7 +473,7 @@ fn status_shows_directions_that_too_few_devices_have_explored() {
     (1..=4).for_each(|agent| run.say(agent, &summary(2)).unwrap());
     run.commit();
     assert_eq!(state(&run), closed);
-    assert_eq!(inspect(&run.store, &registry()).unwrap().exploration, Some(closed.clone()));
+    assert_eq!(inspect(&run.store, &registry()).unwrap().status().exploration, Some(closed.clone()));
     let mut run = run.restarted();
     assert_eq!(state(&run), closed);
     run.tick(2 * TIME_LIMIT);
@@ -536,7 +536,7 @@ fn restart_after_any_event_changes_nothing() {
         let restarted = play(Run::on(key, config), true);
         assert_eq!(uninterrupted.events(), restarted.events());
         assert_eq!(uninterrupted.events().last(), Some(&Event::End));
-        assert_eq!(inspect(&restarted.store, &registry()).unwrap().episode, None);
+        assert_eq!(inspect(&restarted.store, &registry()).unwrap().status().episode, None);
         // A finished run acknowledges stored summaries again and refuses new ones.
         let mut finished = restarted.restarted();
         finished.say(1, &summary(8)).unwrap();
@@ -566,7 +566,7 @@ fn finished_run_reports_no_episode_no_deadline_and_nobody_missing() {
     }
     run.tick(8 * TIME_LIMIT);
     let now = 100 * TIME_LIMIT;
-    let stored = inspect(&run.store, &registry()).unwrap();
+    let stored = inspect(&run.store, &registry()).unwrap().status();
     for status in [run.service.status(now), stored, run.restarted().service.status(now)] {
         assert_eq!((status.finished, status.episode, status.episodes), (true, None, 8));
         assert_eq!((status.missing, status.seconds_left), (0, None));
@@ -667,7 +667,7 @@ fn stores_with_schema_3_are_migrated_and_resumed() {
                 (name, bytes) => store.set_value(name, &digits(bytes)).unwrap(),
             }
         }
-        let status = inspect(&store, &registry()).unwrap();
+        let status = inspect(&store, &registry()).unwrap().status();
         assert_eq!((status.episode, status.received.accepted), (Some(2), 2));
         let mut run = Run::on(store, config);
         assert_eq!(RunTerms::load(&run.store).unwrap().schema(), SCHEMA);
@@ -689,7 +689,7 @@ fn store_is_inspected_with_its_own_dimension() {
     run.say(1, &summary(1)).unwrap();
     run.tick(TIME_LIMIT);
     for dimension in [1, 2, 64] {
-        let status = inspect(&run.store, &Registry { dimension, ..registry() }).unwrap();
+        let status = inspect(&run.store, &Registry { dimension, ..registry() }).unwrap().status();
         assert_eq!((status.episode, status.received.accepted), (Some(2), 1), "{dimension}");
     }
 }

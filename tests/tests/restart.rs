@@ -83,6 +83,6 @@ fn restart_with_a_long_log_takes_little_memory() {
         let service = start(&mut store, &config, &registry, &master, timing, 0).unwrap();
         assert_eq!(service.status(0).received.accepted, u64::from(AGENTS * EPISODES));
     });
-    let inspected = peak(&mut || assert_eq!(inspect(&store, &registry).unwrap().episode, Some(EPISODES)));
+    let inspected = peak(&mut || assert_eq!(inspect(&store, &registry).unwrap().status().episode, Some(EPISODES)));
     assert!(started.max(inspected) < log / 10, "{started} and {inspected} bytes for a log of {log}");
 }

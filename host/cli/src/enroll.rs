@@ -19,6 +19,7 @@ Examples:
 Files in DIR, created if missing:
   registry.json         enrolled devices
   master.key            secret from which all keys are derived; back it up and keep it private
+  http.token            token that permits reading the service's HTTP pages; keep it private
   devices/agent-N.blob  identity and key of device N, 60 bytes to flash beside its firmware
 
 Devices are guarded by default: they fuse each model with their own data, and ignore models that contradict it. R and S
@@ -70,6 +71,7 @@ impl EnrollArgs {
         let directory = RunDirectory { path: self.dir.clone() };
         let mut registry = self.registry(&directory)?;
         let master = directory.master()?;
+        directory.token()?;
         let now = unix_seconds();
         let before = registry.devices.iter().map(|device| device.agent).max().unwrap_or(0);
         let none_left = || Failure::Data(format!("{}: no device numbers left after {before}", self.dir.display()));
@@ -128,7 +130,7 @@ impl EnrollArgs {
 
     /// Rejects new devices of a run that has begun and whose devices are fixed.
     fn require_open_run(&self, directory: &RunDirectory) -> Result<(), Failure> {
-        let Some(status) = status::of_begun_run(directory)? else { return Ok(()) };
+        let Some(status) = status::of_begun_run(directory, false)? else { return Ok(()) };
         let reason = match (&status["accepts_devices"], &status["private"], &status["finished"]) {
             (_, _, Value::Bool(true)) => "the run is finished",
             (Value::Bool(true), ..) => return Ok(()),

@@ -81,7 +81,7 @@ impl Args {
             let Some(address) = self.listen else { return std::future::pending().await };
             let listener = bind(address).await?;
             print_line(&format!("lines: tcp://{}", listener.local_addr()?))?;
-            tcp::accept(listener, |stream| {
+            tcp::accept(listener, tcp::CONNECTIONS, |stream| {
                 let controller = Arc::clone(&controller);
                 async move { drop(relay(DeviceLink::stream(stream), &controller, IDLE_TIMEOUT).await) }
             })

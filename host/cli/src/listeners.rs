@@ -38,12 +38,10 @@ impl Transports {
         Self { listen, tls: None, others: Vec::new() }
     }
 
-    /// Reads the files and addresses of a configuration.
-    pub(super) fn new(endpoints: &Endpoints) -> Result<Self, Failure> {
-        let (mut tls, mut others) = (None, Vec::new());
-        if let (Some(address), Some(certificate), Some(key)) = (endpoints.tls, &endpoints.certificate, &endpoints.key) {
-            tls = Some((address, Acceptor::new(certificate, key)?));
-        }
+    /// Reads the files and addresses of a configuration. `acceptor` is for TLS, if that is configured.
+    pub(super) fn new(endpoints: &Endpoints, acceptor: Option<&Acceptor>) -> Result<Self, Failure> {
+        let tls = endpoints.tls.zip(acceptor.cloned());
+        let mut others = Vec::new();
         if let Some(url) = &endpoints.mqtt {
             others.push(mqtt_transport(url, endpoints.mqtt_ca.as_deref())?);
         }

@@ -94,6 +94,11 @@ impl Failure {
         }
     }
 
+    fn reason(&self) -> &str {
+        let (Self::Usage(reason) | Self::Data(reason) | Self::Io(reason) | Self::Config(reason)) = self;
+        reason
+    }
+
     fn report(&self) -> ExitCode {
         let (code, reason, advice) = match self {
             Self::Usage(reason) => (2, reason, "\n\nFor more information, try '--help'."),

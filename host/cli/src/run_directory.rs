@@ -2,16 +2,21 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use fedbandit::service::access::Token;
+use fedbandit::service::client::Client;
 use fedbandit::service::store::file::File;
+use fedbandit::service::transport::tls::Connector;
 use fedbandit::service::{MasterKey, Registry, RunTerms, SCHEMA};
 use fedbandit_core::wire::Identity;
 
 use super::{Failure, write_file, write_file_with_mode};
+
+/// Time limit for each step of an exchange with a service.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The directory of a run:
 ///
@@ -20,9 +25,12 @@ use super::{Failure, write_file, write_file_with_mode};
 /// | `registry.json` | enrolled devices |
 /// | `master.key` | the secret from which all device keys are derived; readable by its owner only |
 /// | `devices/agent-N.blob` | identity of device N, flashed beside its firmware; readable by its owner only |
+/// | `http.token` | the token that permits reading the pages of the service; readable by its owner only |
+/// | `http.pem` | certificate of the last service that used TLS for its pages |
 /// | `run.redb` | the store |
 /// | `run.schema-N.redb` | copy of the store before it was migrated from schema N |
-/// | `service` | HTTP address and name of the last service, and the identity of the store that it opened |
+/// | `service` | URL and name of the last service, and the identity of the store that it opened |
+#[derive(Clone)]
 pub(super) struct RunDirectory {
     pub(super) path: PathBuf,
 }
@@ -58,22 +66,56 @@ impl RunDirectory {
     }
 
     /// Records the running service, so that [`service`](Self::service) finds it.
-    pub(super) fn write_service(&self, http: SocketAddr, name: &str) -> Result<(), Failure> {
+    pub(super) fn write_service(&self, url: &str, name: &str) -> Result<(), Failure> {
         let store = self.store_id().map_err(|error| Failure::from(error).context(self.store().display()))?;
-        write_file(&self.path.join("service"), &format!("{http} {name} {store}\n"))
+        write_file(&self.path.join("service"), &format!("{url} {name} {store}\n"))
     }
 
-    /// Returns the address and the name of the last service that opened this store. That service may have ended.
+    /// Returns a client and the name of the last service that opened this store. That service may have ended.
     ///
     /// A copy of the directory contains the original's `service` file, but another store. While a service runs, it holds
     /// its store open, so the inode cannot be reused.
-    pub(super) fn service(&self) -> Option<(SocketAddr, String)> {
+    pub(super) fn service(&self) -> Option<(Client, String)> {
         let text = fs::read_to_string(self.path.join("service")).ok()?;
-        let [address, name, store] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        let [url, name, store] = text.split_whitespace().collect::<Vec<_>>()[..] else { return None };
         if store != self.store_id().ok()? {
             return None;
         }
-        Some((address.parse().ok()?, name.to_owned()))
+        let (scheme, address) = url.split_once("://")?;
+        let tls = match scheme {
+            "http" => None,
+            "https" => Some(Connector::pinned(&self.http_certificate()).ok()?),
+            _ => return None,
+        };
+        Some((Client::new(address.parse().ok()?, PATIENCE, tls), name.to_owned()))
+    }
+
+    fn http_certificate(&self) -> PathBuf {
+        self.path.join("http.pem")
+    }
+
+    /// Copies the certificate chain of the HTTP pages, by which [`service`](Self::service) knows the service.
+    pub(super) fn write_http_certificate(&self, chain: &Path) -> Result<(), Failure> {
+        let text = fs::read_to_string(chain).map_err(|error| Failure::from(error).context(chain.display()))?;
+        write_file(&self.http_certificate(), &text)
+    }
+
+    /// Reads the token of the HTTP pages, or generates it if it is missing.
+    pub(super) fn token(&self) -> Result<Token, Failure> {
+        let file = self.path.join("http.token");
+        match read_token(&file)? {
+            Some(token) => Ok(token),
+            None => {
+                let token = Token::generate().map_err(|error| Failure::Io(error.to_string()))?;
+                write_secret(&file, format!("{}\n", token.as_str()).as_bytes())?;
+                Ok(token)
+            }
+        }
+    }
+
+    /// Reads the token of the HTTP pages, if there is one.
+    pub(super) fn find_token(&self) -> Result<Option<Token>, Failure> {
+        read_token(&self.path.join("http.token"))
     }
 
     pub(super) fn blob(&self, agent: u32) -> PathBuf {
@@ -132,6 +174,20 @@ impl RunDirectory {
             Err(error) => Err(Failure::from(error).context(file.display())),
         }
     }
+}
+
+/// Reads a token from a file, if the file exists.
+pub(super) fn read_token(file: &Path) -> Result<Option<Token>, Failure> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        result => result.map_err(|error| Failure::from(error).context(file.display()))?,
+    };
+    let (least, most) = (Token::LENGTHS.start(), Token::LENGTHS.end());
+    let invalid = || {
+        let remedy = "remove the file and start the service again, which writes a new one";
+        Failure::Data(format!("{}: expected {least} to {most} visible ASCII characters; {remedy}", file.display()))
+    };
+    Token::parse(&text).map(Some).ok_or_else(invalid)
 }
 
 /// Writes a file atomically and durably, readable by its owner only.

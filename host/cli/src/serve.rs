@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::MasterKey;
+use fedbandit::service::access::{Access, Token};
 use fedbandit::service::config::{Endpoints, ServiceConfig};
-use fedbandit::service::http;
+use fedbandit::service::http::{self, Pages};
 use fedbandit::service::metrics::Meter;
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::metered::MeteredStore;
 use fedbandit::service::store::{Memory, Store};
+use fedbandit::service::transport::tls::Acceptor;
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
 use fedbandit::service::{EnrolledDevice, Registry, SCHEMA, StartError, StartOptions, check, start};
 use fedbandit::service::{StateMachine, Status};
@@ -48,7 +50,11 @@ A flag overrides a variable (FEDBANDIT_DEADLINE=60), which overrides the file. P
 An episode ends as soon as all devices have reported, or at its deadline; with privacy always at its deadline. A
 summary is acknowledged once it is on disk. After a crash, start the service again: it continues where it stopped.
 Devices revoked with fedbandit revoke are rejected within seconds, and new keys of fedbandit rekey are valid within
-seconds.";
+seconds.
+
+The HTTP pages need the token in DIR/http.token, as Authorization: Bearer TOKEN or as the password in a browser, with any
+user name. /healthz needs none, and neither does --demo on a loopback address. With http-tls = true the pages use TLS. On
+SIGHUP the certificate, its key and the token are read again; connections stay open.";
 
 /// Run the controller as a service for devices.
 #[derive(clap::Args)]
@@ -90,8 +96,11 @@ impl Args {
         check(&config.run, &registry, timing.window)
             .map_err(|error| self.flags.invalid(self.config.as_deref(), error))?;
         let runtime = tokio::runtime::Runtime::new()?;
-        let transports = Transports::new(&config.endpoints)?;
-        let bound = runtime.block_on(bind(transports, config.endpoints.http))?;
+        let acceptor = acceptor(&config.endpoints)?;
+        let transports = Transports::new(&config.endpoints, acceptor.as_ref())?;
+        let (bound, listener) = runtime.block_on(bind(transports, config.endpoints.http))?;
+        let tls = acceptor.clone().filter(|_| config.endpoints.http_tls);
+        let http = Http { listener, access: Access::with_token(&directory.token()?), tls };
         let path = directory.store();
         let failed = |error: StartError| match error {
             StartError::Store(error) => unreadable(&error).context(path.display()),
@@ -108,10 +117,17 @@ impl Args {
             );
         }
         let service = start(&mut store, &config.run, &registry, &master, timing, 0).map_err(failed)?;
-        runtime.block_on(listen(bound, service, (Box::new(store), Some(path)), &registry, |handle, _, (http, name)| {
-            directory.write_service(http, name)?;
+        http.warn_if_readable();
+        let files =
+            Files { directory: directory.clone(), access: http.access.clone(), acceptor, endpoints: config.endpoints };
+        let started = |handle, _, (url, name): (&str, &str)| {
+            files.publish_certificate()?;
+            directory.write_service(url, name)?;
             tokio::spawn(watch_registry(directory, registry.clone(), master, handle));
             Ok(())
+        };
+        runtime.block_on(listen(bound, http, service, (Box::new(store), Some(path)), &registry, started, || {
+            files.reload()
         }))
     }
 
@@ -125,6 +141,45 @@ impl Args {
         };
         self.flags.apply(&mut config)?;
         Ok(config)
+    }
+}
+
+/// Reads the certificate, if there is one.
+fn acceptor(endpoints: &Endpoints) -> Result<Option<Acceptor>, Failure> {
+    let (Some(certificate), Some(key)) = (&endpoints.certificate, &endpoints.key) else { return Ok(None) };
+    Ok(Some(Acceptor::new(certificate, key)?))
+}
+
+/// Files that are read again on SIGHUP, and their users.
+struct Files {
+    directory: RunDirectory,
+    access: Access,
+    acceptor: Option<Acceptor>,
+    endpoints: Endpoints,
+}
+
+impl Files {
+    /// Copies the certificate of the HTTP pages to the run's directory, by which `status` knows the service.
+    fn publish_certificate(&self) -> Result<(), Failure> {
+        match &self.endpoints.certificate {
+            Some(chain) if self.endpoints.http_tls => self.directory.write_http_certificate(chain),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the certificate and the token again. Whatever is invalid remains as it was.
+    fn reload(&self) {
+        let certificate = self.acceptor.as_ref().map_or(Ok(()), |acceptor| acceptor.reload().map_err(Failure::from));
+        if let Err(failure) = certificate.and_then(|()| self.publish_certificate()) {
+            tracing::error!(reason = failure.reason(), "SIGHUP received, but the certificate cannot be read again");
+        }
+        match self.directory.token() {
+            Ok(token) => self.access.replace_token(&token),
+            Err(failure) => {
+                tracing::error!(reason = failure.reason(), "SIGHUP received, but the token cannot be read again")
+            }
+        }
+        tracing::info!("SIGHUP received; certificate and token read again");
     }
 }
 
@@ -174,16 +229,51 @@ fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
         "{DEVICES} virtual devices, {} to {DEVICES} corrupted; open the status page",
         DEVICES - CORRUPTED + 1
     ))?;
+    let access = demonstration_access(http)?;
     let runtime = tokio::runtime::Runtime::new()?;
     let any_port = Transports::tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let bound = runtime.block_on(bind(any_port, http))?;
-    runtime.block_on(listen(bound, service, (Box::new(store), None), &registry, |_, address, _| {
+    let (bound, listener) = runtime.block_on(bind(any_port, http))?;
+    let started = |_, address: SocketAddr, _: (&str, &str)| {
         for device in devices {
             let target = Target::Tcp(address.to_string());
             tokio::spawn(device::run_device(device, target, Lifetime { pace: PACE, ..Lifetime::endless() }));
         }
         Ok(())
-    }))
+    };
+    let http = Http { listener, access, tls: None };
+    runtime.block_on(listen(bound, http, service, (Box::new(store), None), &registry, started, || ()))
+}
+
+/// Permits everybody on this machine; others need a token, which is printed.
+fn demonstration_access(http: SocketAddr) -> Result<Access, Failure> {
+    if http.ip().is_loopback() {
+        return Ok(Access::everybody());
+    }
+    let token = Token::generate().map_err(|error| Failure::Io(error.to_string()))?;
+    print_line(&format!("token:   {}", token.as_str()))?;
+    Ok(Access::with_token(&token))
+}
+
+/// Listener of the HTTP pages, and who may read them.
+struct Http {
+    listener: TcpListener,
+    access: Access,
+    tls: Option<Acceptor>,
+}
+
+impl Http {
+    fn url(&self) -> Result<String, Failure> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Ok(format!("{scheme}://{}", self.listener.local_addr()?))
+    }
+
+    /// Warns if others can read the pages and the token on the network.
+    fn warn_if_readable(&self) {
+        let is_loopback = self.listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+        if self.tls.is_none() && !is_loopback {
+            tracing::warn!("the network can read the status pages and their token; set http-tls = true");
+        }
+    }
 }
 
 /// Binds the addresses for devices and for HTTP.
@@ -192,39 +282,48 @@ async fn bind(transports: Transports, http: SocketAddr) -> Result<(BoundTranspor
 }
 
 /// Prints the addresses and serves until an error or SIGTERM. Calls `started` with the worker's handle, the TCP address
-/// for devices, and the HTTP address with the service's name.
+/// for devices, and the HTTP URL with the service's name; calls `reload` on SIGHUP.
 async fn listen(
-    (transports, pages): (BoundTransports, TcpListener),
+    transports: BoundTransports,
+    http: Http,
     service: StateMachine,
     (store, file): (Box<dyn Store + Send>, Option<PathBuf>),
     registry: &Registry,
-    started: impl FnOnce(WorkerHandle, SocketAddr, (SocketAddr, &str)) -> Result<(), Failure>,
+    started: impl FnOnce(WorkerHandle, SocketAddr, (&str, &str)) -> Result<(), Failure>,
+    reload: impl Fn(),
 ) -> Result<(), Failure> {
-    let mut terminate = signal(SignalKind::terminate())?;
+    let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     transports.announce()?;
-    let page = pages.local_addr()?;
-    print_line(&format!("status:  http://{page}"))?;
-    let (sender, receiver) = watch::channel(service.status(0));
+    let url = http.url()?;
+    print_line(&format!("status:  {url}"))?;
+    let (sender, status) = watch::channel(service.status(0));
     let (store, commits) = MeteredStore::new(store);
     let meter = Arc::new(Meter::new(commits, file, Instant::now()));
     // The random name tells this service from another one that later gets the same address.
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(|error| Failure::Io(error.to_string()))?;
     let name = format!("{:016x}", u64::from_le_bytes(name));
-    tokio::spawn(http::serve(pages, receiver, Arc::clone(&meter), name.clone()));
-    let observe = move |status: Status| {
-        meter.observe(&status, Instant::now());
-        drop(sender.send_replace(status));
+    let observe = {
+        let meter = Arc::clone(&meter);
+        move |status: Status| {
+            meter.observe(&status, Instant::now());
+            drop(sender.send_replace(status));
+        }
     };
-    let (handle, worker) = worker::start(service, Box::new(store), observe);
+    let (handle, mut worker) = worker::start(service, Box::new(store), observe);
+    let pages = Pages { status, meter, name: name.clone(), worker: handle.clone() };
+    tokio::spawn(http::serve(http.listener, pages, http.access, http.tls));
     let listening = transports.start(&handle, registry)?;
-    tracing::info!(devices = %listening, http = %page, "listening");
-    started(handle, listening, (page, &name))?;
-    let result = tokio::select! {
-        result = worker => result.map_err(|error| Failure::Io(error.to_string()))?,
-        _ = terminate.recv() => {
-            tracing::info!("SIGTERM received; stopping");
-            return Ok(());
+    tracing::info!(devices = %listening, http = %url, "listening");
+    started(handle, listening, (&url, &name))?;
+    let result = loop {
+        tokio::select! {
+            result = &mut worker => break result.map_err(|error| Failure::Io(error.to_string()))?,
+            _ = terminate.recv() => {
+                tracing::info!("SIGTERM received; stopping");
+                return Ok(());
+            }
+            _ = hangup.recv() => tokio::task::block_in_place(&reload),
         }
     };
     result.map_err(|error| match error {

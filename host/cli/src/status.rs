@@ -1,26 +1,31 @@
 //! `fedbandit status`: the state of a run, from its service or from its store.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use fedbandit::service::http;
+use fedbandit::service::access::Token;
+use fedbandit::service::client::Client;
 use fedbandit::service::store::StoreError;
 use fedbandit::service::store::file::File;
-use fedbandit::service::{StartError, inspect};
+use fedbandit::service::transport::tls::Connector;
+use fedbandit::service::{DeviceQuery, Inspection, StartError, inspect};
 use fedbandit::simulation::report::format_number;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::run_directory::RunDirectory;
+use super::run_directory::{PATIENCE, RunDirectory, read_token};
 use super::{EXIT_CODES, Failure, print_json, print_line};
 
 const HELP: &str = "\
 Examples:
   fedbandit status --dir fleet
-  fedbandit status --http 10.0.0.5:7780 --json
+  fedbandit status --http 10.0.0.5:7780 --token http.token --ca ca.pem --json
 
-With --dir, queries the running service, or reads the store if none is running.";
+With --dir, queries the running service, or reads the store if none is running. The token and the certificate of the
+service are those in DIR. With --http, --token is a copy of DIR/http.token, and --ca is needed if the service has
+http-tls = true. JSON contains the table of all devices.";
 
 /// Show the state of a run.
 #[derive(clap::Args)]
@@ -32,76 +37,155 @@ pub(super) struct Args {
     /// HTTP address of a running service.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7780", conflicts_with = "dir")]
     http: SocketAddr,
+    /// File with the token of the service at the HTTP address.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    token: Option<PathBuf>,
+    /// CA certificate (PEM) used to verify the service at the HTTP address, over TLS.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    ca: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Time limit for an answer of the service.
-const ANSWER: Duration = Duration::from_secs(5);
 /// Attempts, and pauses between them, while a service is starting or stopping.
 const ATTEMPTS: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let status = match self.dir {
-            Some(path) => query_directory(&RunDirectory { path })?,
-            None => query_service(self.http)?,
+        let with_devices = self.json;
+        let status = match &self.dir {
+            Some(path) => query_directory(&RunDirectory { path: path.clone() }, with_devices)?,
+            None => self.service()?.status(with_devices)?,
         };
         if self.json { print_json(&status) } else { print_line(&format_status(&status)) }
     }
+
+    /// Returns the service at the HTTP address.
+    fn service(&self) -> Result<RunningService, Failure> {
+        let missing = |file: &Path| Failure::Io(format!("{}: no such file", file.display()));
+        let read = |file: &PathBuf| read_token(file)?.ok_or_else(|| missing(file));
+        let token = self.token.as_ref().map(read).transpose()?;
+        let tls = self.ca.as_deref().map(Connector::new).transpose()?;
+        Ok(RunningService { client: Client::new(self.http, PATIENCE, tls), token })
+    }
 }
 
-/// Queries a running service.
-fn query_service(address: SocketAddr) -> Result<Value, Failure> {
-    let body = http::get(address, "/status.json", ANSWER);
-    let body = body.map_err(|error| Failure::from(error).context(address))?;
-    let mut status: Value = serde_json::from_str(&body).map_err(|error| Failure::data(error).context(address))?;
-    status["service"] = json!(format!("http://{address}"));
-    Ok(status)
+/// A running service, and the token of its pages.
+pub(super) struct RunningService {
+    client: Client,
+    token: Option<Token>,
+}
+
+impl RunningService {
+    /// Returns the service that has the store of a run open, if it answers.
+    pub(super) fn find(directory: &RunDirectory) -> Result<Option<Self>, Failure> {
+        // After a crash the recorded address may belong to another service, which has another name and must not get the token.
+        let Some((client, name)) = directory.service() else { return Ok(None) };
+        match client.get("/name", None) {
+            Ok(answer) if answer == name => Ok(Some(Self { client, token: directory.find_token()? })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Queries a page.
+    pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
+        let failed = |error| Failure::from(error).context(self.client.url());
+        self.client.get(path, self.token.as_ref()).map_err(failed)
+    }
+
+    fn json(&self, path: &str) -> Result<Value, Failure> {
+        serde_json::from_str(&self.get(path)?).map_err(|error| Failure::data(error).context(self.client.url()))
+    }
+
+    /// Queries the status, with the device table if asked.
+    fn status(&self, with_devices: bool) -> Result<Value, Failure> {
+        let mut status = self.json("/status.json")?;
+        if with_devices {
+            status["devices"] = all_devices(|after| {
+                let after = after.map(|agent| format!("&after={agent}")).unwrap_or_default();
+                self.json(&format!("/api/devices?limit={}{after}", DeviceQuery::MAX_LIMIT))
+            })?;
+        }
+        status["service"] = json!(self.client.url());
+        Ok(status)
+    }
+}
+
+/// Collects the device table from its pages, each of which follows a device.
+fn all_devices(page: impl Fn(Option<u64>) -> Result<Value, Failure>) -> Result<Value, Failure> {
+    let (mut devices, mut after) = (Vec::new(), None);
+    loop {
+        let mut page = page(after)?;
+        if let Value::Array(rows) = page["devices"].take() {
+            devices.extend(rows);
+        }
+        // The numbers grow, so that a service cannot answer forever.
+        match page["next"].as_u64().filter(|next| Some(*next) > after) {
+            Some(next) => after = Some(next),
+            None => return Ok(devices.into()),
+        }
+    }
 }
 
 /// Queries the run's service, or reads the store if none is running.
-fn query_directory(directory: &RunDirectory) -> Result<Value, Failure> {
-    of_begun_run(directory)?.ok_or_else(|| {
+fn query_directory(directory: &RunDirectory, with_devices: bool) -> Result<Value, Failure> {
+    of_begun_run(directory, with_devices)?.ok_or_else(|| {
         let enrolled = directory.registry().ok().flatten().map_or(0, |registry| registry.devices.len());
         Failure::Config(format!("{}: the run has not begun; {enrolled} devices enrolled", directory.path.display()))
     })
 }
 
 /// As [`query_directory`]; none if the run has not begun.
-pub(super) fn of_begun_run(directory: &RunDirectory) -> Result<Option<Value>, Failure> {
+pub(super) fn of_begun_run(directory: &RunDirectory, with_devices: bool) -> Result<Option<Value>, Failure> {
     let registry = directory.expect_registry()?;
     let path = directory.store();
     if !path.exists() {
         return Ok(None);
     }
+    let mut unanswered = None;
     for _ in 0..ATTEMPTS {
-        // After a crash the recorded address may belong to another service, which has another name.
-        if let Some((address, name)) = directory.service()
-            && http::get(address, "/name", ANSWER).is_ok_and(|answer| answer == name)
-            && let Ok(status) = query_service(address)
-        {
-            return Ok(Some(status));
+        match RunningService::find(directory)?.map(|service| service.status(with_devices)) {
+            Some(Ok(status)) => return Ok(Some(status)),
+            Some(Err(failure)) => unanswered = Some(failure),
+            None => {}
         }
         match File::open_read_only(&path) {
             Ok(store) => {
-                let status = match inspect(&store, &registry) {
+                let inspection = match inspect(&store, &registry) {
                     Err(StartError::NotBegun) => return Ok(None),
-                    status => status.map_err(|error| Failure::data(error).context(path.display()))?,
+                    inspection => inspection.map_err(|error| Failure::data(error).context(path.display()))?,
                 };
-                // Through text, so that numbers have the same digits as in a service's answer.
-                let text = serde_json::to_string(&status).map_err(Failure::data)?;
-                let mut status: Value = serde_json::from_str(&text).map_err(Failure::data)?;
-                status["service"] = Value::Null;
-                return Ok(Some(status));
+                return stored_status(&inspection, with_devices).map(Some);
             }
             Err(error) if File::is_locked(&error) => thread::sleep(PAUSE),
             Err(error) => return Err(unreadable(&error).context(path.display())),
         }
     }
-    Err(Failure::Io(format!("{}: in use by another process, and no service answers", path.display())))
+    let silent = || Failure::Io(format!("{}: in use by another process, and no service answers", path.display()));
+    Err(unanswered.unwrap_or_else(silent))
+}
+
+fn stored_status(inspection: &Inspection, with_devices: bool) -> Result<Value, Failure> {
+    let mut status = as_answered(&inspection.status())?;
+    if with_devices {
+        status["devices"] = all_devices(|after| {
+            let after = after.and_then(|agent| agent.try_into().ok());
+            as_answered(&inspection.devices(DeviceQuery {
+                after,
+                limit: DeviceQuery::MAX_LIMIT,
+                ..DeviceQuery::default()
+            }))
+        })?;
+    }
+    status["service"] = Value::Null;
+    Ok(status)
+}
+
+/// Converts through text, so that numbers have the same digits as in a service's answer.
+fn as_answered(value: &impl Serialize) -> Result<Value, Failure> {
+    serde_json::from_str(&serde_json::to_string(value).map_err(Failure::data)?).map_err(Failure::data)
 }
 
 /// Converts an error of opening a store.

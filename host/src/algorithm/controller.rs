@@ -56,7 +56,8 @@ pub struct Controller<P, R> {
     rule: R,
     parameters: ModelParameters,
     estimate: Estimate,
-    /// Distances of the [`Deviation`]s: those of Gram matrices, then those of feature sums.
+    /// Distances of the [`Deviation`]s by unit: those of Gram matrices, then those of feature sums. NaN for a unit that was
+    /// enrolled after the estimate.
     radii: [Vec<f64>; 2],
     counts: Counts,
 }
@@ -233,6 +234,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         self.rows.insert(agent, self.enrolled.len());
         self.enrolled.push(agent);
         self.records.push(AgentRecord::default());
+        self.radii.iter_mut().for_each(|radii| radii.push(f64::NAN));
         Ok(())
     }
 
@@ -267,7 +269,7 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
             return None;
         }
         let units = self.privatise.streams().gram.len();
-        saved.radii.iter().all(|radii| radii.len() <= units).then_some(())?;
+        saved.radii.iter().all(|radii| radii.len() == units).then_some(())?;
         self.rule.set_warm_start(saved.warm_start);
         let SavedController { records, episode, parameters, estimate, radii, counts, .. } = saved;
         Some(Self { records, episode, parameters, estimate, radii, counts, ..self })
@@ -341,9 +343,10 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
 
     /// Removes an agent from all further releases, and its row from the deviations.
     fn drop_agent(&mut self, agent: usize) {
-        let Some(row) = self.privatise.drop_agent(agent) else { return };
-        for radii in self.radii.iter_mut().filter(|radii| row < radii.len()) {
-            radii.swap_remove(row);
+        if let Some(row) = self.privatise.drop_agent(agent) {
+            for radii in &mut self.radii {
+                radii.swap_remove(row);
+            }
         }
     }
 
@@ -471,12 +474,14 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
     /// Returns the deviation of each unit at the latest estimate. It is computed from released streams, and so covered by
     /// the privacy guarantee.
     pub fn deviations(&self) -> impl Iterator<Item = Deviation<P::Unit>> {
-        let [gram, feature_sum] = &self.radii;
-        gram.iter().zip(feature_sum).enumerate().map(|(row, (&gram, &feature_sum))| Deviation {
-            unit: self.privatise.unit(row, &self.enrolled),
-            gram,
-            feature_sum,
-        })
+        (0..self.radii[0].len()).filter_map(|row| self.deviation(row))
+    }
+
+    /// Returns the deviation of a unit; none if it was enrolled after the estimate.
+    fn deviation(&self, row: usize) -> Option<Deviation<P::Unit>> {
+        let [gram, feature_sum] = [self.radii[0].get(row)?, self.radii[1].get(row)?];
+        let unit = self.privatise.unit(row, &self.enrolled);
+        (!gram.is_nan()).then_some(Deviation { unit, gram: *gram, feature_sum: *feature_sum })
     }
 }
 
@@ -504,6 +509,12 @@ impl<P: Privatise<Unit = AgentId>, R: Rule> Controller<P, R> {
     pub fn faults_of(&self, agent: AgentId) -> Option<&Faults> {
         const { assert!(!P::PRIVATE, "private streams cannot name agents") };
         self.rows.get(&agent).map(|row| &self.records[*row].faults)
+    }
+
+    /// Returns an agent's deviation at the latest estimate, or `None` if it was not part of that.
+    pub fn deviation_of(&self, agent: AgentId) -> Option<Deviation<AgentId>> {
+        const { assert!(!P::PRIVATE, "private streams cannot name agents") };
+        self.deviation(self.privatise.row(*self.rows.get(&agent)?)?)
     }
 
     /// Returns the agents that have sent nothing for the running episode.

@@ -92,6 +92,11 @@ pub trait Privatise {
     /// Returns the latest release.
     fn streams(&self) -> &Streams;
 
+    /// Returns the row of an agent; none if agents have no rows of their own, or the agent was removed.
+    fn row(&self, _agent: usize) -> Option<usize> {
+        None
+    }
+
     /// Returns the unit of a row.
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> Self::Unit;
 
@@ -167,6 +172,10 @@ impl Privatise for NoPrivacy {
 
     fn streams(&self) -> &Streams {
         &self.streams
+    }
+
+    fn row(&self, agent: usize) -> Option<usize> {
+        self.rows.get(agent).copied().flatten()
     }
 
     fn unit(&self, row: usize, enrolled: &[AgentId]) -> AgentId {

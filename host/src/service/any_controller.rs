@@ -118,15 +118,29 @@ impl AnyController {
 
     /// Returns the devices farthest from the centre, the farthest first; none if streams are private.
     pub(super) fn outliers(&self, count: usize) -> Vec<Outlier> {
-        let Self::Plain(controller) = self else { return Vec::new() };
-        let outlier = |deviation: Deviation<AgentId>| Outlier {
-            agent: deviation.unit.0,
-            // JSON has no infinity.
-            distance: deviation.gram.max(deviation.feature_sum).min(1e9),
-        };
-        let mut outliers: Vec<Outlier> = controller.deviations().map(outlier).collect();
+        let mut outliers = self.distances();
         outliers.sort_by(|a, b| b.distance.total_cmp(&a.distance));
         outliers.truncate(count);
         outliers
     }
+
+    /// Returns the distance of each device from the centre; none if streams are private.
+    pub(super) fn distances(&self) -> Vec<Outlier> {
+        let Self::Plain(controller) = self else { return Vec::new() };
+        controller
+            .deviations()
+            .map(|deviation| Outlier { agent: deviation.unit.0, distance: larger(&deviation) })
+            .collect()
+    }
+
+    /// Returns the distance of a device from the centre; none if it is not enrolled or streams are private.
+    pub(super) fn distance_of(&self, agent: AgentId) -> Option<f64> {
+        let Self::Plain(controller) = self else { return None };
+        controller.deviation_of(agent).map(|deviation| larger(&deviation))
+    }
+}
+
+/// Returns the larger of the two distances. JSON has no infinity.
+fn larger(deviation: &Deviation<AgentId>) -> f64 {
+    deviation.gram.max(deviation.feature_sum).min(1e9)
 }

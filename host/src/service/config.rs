@@ -19,8 +19,10 @@ configuration! {
         dir: PathBuf = PathBuf::new(), "DIR";
         /// Address for devices over TCP
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 7700)), "ADDRESS";
-        /// Address of the status page, metrics and health checks
+        /// Address of the status page, metrics, device table and health checks
         http: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 7780)), "ADDRESS";
+        /// Serve the HTTP address over TLS; needs certificate and key
+        http_tls: bool = false, "BOOL";
         /// Longest duration of an episode in seconds
         deadline: u32 = 60, "SECONDS";
         /// Number of episodes after its own for which a late summary is accepted
@@ -86,7 +88,7 @@ impl Configure for ServiceConfig {
     fn set_text(&mut self, key: &str, text: &str) -> Result<(), ConfigError> {
         match key {
             "serial" => self.set(key, text.split(',').map(Value::from).collect()),
-            "allow-plain-frames" => self.set(key, text.parse().map_or_else(|_| text.into(), Value::Bool)),
+            "allow-plain-frames" | "http-tls" => self.set(key, text.parse().map_or_else(|_| text.into(), Value::Bool)),
             _ => self.set(key, crate::config::keys::number_or_text(text)),
         }
     }
@@ -116,7 +118,7 @@ impl ServiceConfig {
     /// # Errors
     /// The first invalid value, by its key.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let Endpoints { dir, deadline, window, tls, certificate, key, mqtt, mqtt_ca, .. } = &self.endpoints;
+        let Endpoints { dir, deadline, window, http_tls, tls, certificate, key, mqtt, mqtt_ca, .. } = &self.endpoints;
         let fail = |key: &str, reason: &str| Err(ConfigError::new(key, reason));
         if dir.as_os_str().is_empty() {
             return fail("dir", "missing; set it to the run's directory");
@@ -127,7 +129,11 @@ impl ServiceConfig {
         if *window > MAX_WINDOW {
             return fail("window", &format!("must be from 0 to {MAX_WINDOW}, not {window}"));
         }
-        if [tls.is_some(), certificate.is_some(), key.is_some()].windows(2).any(|pair| pair[0] != pair[1]) {
+        let has_certificate = [certificate.is_some(), key.is_some()];
+        if *http_tls && has_certificate != [true; 2] {
+            return fail("http-tls", "needs certificate and key");
+        }
+        if !http_tls && has_certificate != [tls.is_some(); 2] {
             return fail("tls", "tls, certificate and key must be set together");
         }
         if mqtt.is_none() && mqtt_ca.is_some() {

@@ -1,36 +1,130 @@
-//! Status page, status as JSON, Prometheus metrics and health over HTTP.
+//! Status page, device table, status as JSON, Prometheus metrics and health over HTTP.
 
-use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::{RawQuery, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{Html, IntoResponse};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get as route;
 use axum::{Json, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch::Receiver;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
 use super::Status;
+use super::access::Access;
+use super::device_table::{DevicePage, DeviceQuery};
 use super::metrics::{self, Meter};
+use super::transport::tcp;
+use super::transport::tls::Acceptor;
+use super::worker::WorkerHandle;
+use crate::config::keys::number_or_text;
 
-/// Serves HTTP requests until the process ends. `name` identifies this instance of the service.
-pub async fn serve(listener: TcpListener, status: Receiver<Status>, meter: Arc<Meter>, name: String) {
-    let router = Router::new()
+/// Connections that are served at a time.
+const CONNECTIONS: usize = 256;
+/// Time limit for the head of a request, and for the next request on an open connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest head of a request in bytes.
+const HEAD: usize = 16 << 10;
+/// Pages that need no token. `/healthz` is for supervisors. `/name` identifies the service to `fedbandit status`, which must
+/// know whom it talks to before it sends the token; it is random and tells nothing else.
+const OPEN: [&str; 2] = ["/healthz", "/name"];
+
+/// Sources of the pages.
+pub struct Pages {
+    /// Status of the run.
+    pub status: Receiver<Status>,
+    /// Meter of the metrics.
+    pub meter: Arc<Meter>,
+    /// Random name of this instance of the service.
+    pub name: String,
+    /// Worker, which has the device table.
+    pub worker: WorkerHandle,
+}
+
+/// Serves HTTP requests, over TLS if there is an acceptor, until the process ends.
+pub async fn serve(listener: TcpListener, pages: Pages, access: Access, tls: Option<Acceptor>) {
+    let router = router(pages).layer(from_fn_with_state(access, check));
+    tcp::accept(listener, CONNECTIONS, move |stream| {
+        let (router, tls) = (router.clone(), tls.clone());
+        async move {
+            match tls {
+                None => answer(stream, router).await,
+                Some(tls) => {
+                    if let Some(stream) = tls.accept(stream).await {
+                        answer(stream, router).await;
+                    }
+                }
+            }
+        }
+    })
+    .await;
+}
+
+fn router(Pages { status, meter, name, worker }: Pages) -> Router {
+    Router::new()
         .route("/", route(page))
         .route("/events", route(events))
         .route("/healthz", route(health))
         .route("/name", route(|| async { name }))
         .route("/metrics", route(move |status| metrics_text(status, meter)))
         .route("/status.json", route(status_json))
-        .with_state(status);
-    let _ = axum::serve(listener, router).await;
+        .route("/api/devices", route(move |query| devices(query, worker)))
+        .with_state(status)
 }
+
+/// Answers the requests of one connection.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD);
+    // The peer may leave at any time.
+    let _ = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
+}
+
+const UNAUTHORIZED: &str = "\
+missing or wrong token; send the content of DIR/http.token, with DIR the run's directory, as Authorization: Bearer TOKEN, or
+as the password in a browser
+";
+
+/// Rejects requests without the token, unless the page is open.
+async fn check(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let is_permitted = OPEN.contains(&request.uri().path()) || access.permits(request.headers());
+    let mut response = match is_permitted {
+        true => next.run(request).await,
+        false => {
+            let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"fedbandit\", charset=\"UTF-8\"")];
+            (StatusCode::UNAUTHORIZED, challenge, UNAUTHORIZED).into_response()
+        }
+    };
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Reads the parameters of a request. Their values are numbers and words without escapes.
+fn parameters<T: DeserializeOwned>(query: Option<&str>) -> Result<T, (StatusCode, String)> {
+    let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let map: serde_json::Map<_, _> = pairs.map(|(key, value)| (key.into(), number_or_text(value))).collect();
+    serde_json::from_value(map.into())
+        .map_err(|error| (StatusCode::BAD_REQUEST, format!("invalid parameters: {error}\n")))
+}
+
+async fn devices(RawQuery(query): RawQuery, worker: WorkerHandle) -> Result<Json<DevicePage>, (StatusCode, String)> {
+    let query: DeviceQuery = parameters(query.as_deref())?;
+    let page = worker.devices(query).await;
+    page.map(Json).ok_or_else(|| (StatusCode::SERVICE_UNAVAILABLE, STOPPED.into()))
+}
+
+const STOPPED: &str = "the service has stopped\n";
 
 /// Returns the page with the current status embedded; updates come from [`events`].
 async fn page(State(status): State<Receiver<Status>>) -> Html<String> {
@@ -49,7 +143,7 @@ async fn events(State(status): State<Receiver<Status>>) -> impl IntoResponse {
 async fn health(State(status): State<Receiver<Status>>) -> impl IntoResponse {
     match status.has_changed() {
         Ok(_) => (StatusCode::OK, "ok\n"),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the service has stopped\n"),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, STOPPED),
     }
 }
 
@@ -60,22 +154,4 @@ async fn status_json(State(status): State<Receiver<Status>>) -> impl IntoRespons
 async fn metrics_text(State(status): State<Receiver<Status>>, meter: Arc<Meter>) -> impl IntoResponse {
     let text = metrics::text(&meter.measure(&status.borrow(), Instant::now()));
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
-}
-
-/// Returns the body of a page of a service.
-///
-/// # Errors
-/// The service is not running, does not answer within `patience`, or does not have the page.
-pub fn get(address: SocketAddr, path: &str, patience: Duration) -> io::Result<String> {
-    let mut stream = std::net::TcpStream::connect_timeout(&address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(1 << 20).read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
-    if head.split_whitespace().nth(1) == Some("200") {
-        Ok(body.to_owned())
-    } else {
-        Err(io::Error::other(head.to_owned()))
-    }
 }

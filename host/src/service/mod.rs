@@ -11,14 +11,17 @@
 //! | [`store`] | durable event log (`file` on redb, `memory` for tests) |
 //! | [`worker`] | the thread that owns state machine and store |
 //! | [`transport`] | TCP, TLS, MQTT and serial links |
-//! | [`http`] | status page, metrics, health |
+//! | [`http`], [`access`], [`client`] | status page, device table, metrics, health; the token that permits them; their client |
 //! | [`metrics`] | list of metrics, from which their text, the dashboard and the documentation follow |
 //!
 //! [`start`] checks the [`RunTerms`] of a store, derives the devices' keys from the [`MasterKey`] and replays the stored
 //! events; [`inspect`] does the same for a [`Status`] without a running service.
 
+pub mod access;
 mod any_controller;
+pub mod client;
 pub mod config;
+mod device_table;
 pub mod event;
 pub mod http;
 mod master_key;
@@ -34,10 +37,11 @@ pub mod transport;
 pub mod worker;
 
 pub use any_controller::AnyController;
+pub use device_table::{DeviceOrder, DevicePage, DeviceQuery, DeviceReport, SinceStart};
 pub use master_key::MasterKey;
 pub use registry::{EnrolledDevice, Registry};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotPolicy};
-pub use start::{StartError, StartOptions, check, for_each_event, inspect, start};
+pub use start::{Inspection, StartError, StartOptions, check, for_each_event, inspect, start};
 pub use state_machine::{
     Batch, Dropped, Link, Outgoing, RestoreError, Restoring, RunInfo, StateMachine, StateMachineConfig,
 };

@@ -5,8 +5,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::state_machine::device_history::DeviceHistory;
 use super::status::EpisodeReport;
-use crate::algorithm::{SavedController, SavedSums};
+use crate::algorithm::{AgentId, SavedController, SavedSums};
 use crate::privacy::SavedUnits;
 
 /// Snapshot to store, with the events that it makes superfluous.
@@ -63,6 +64,8 @@ pub(super) struct Saved {
     /// Numbers of the retained models, each with its episode.
     pub(super) models: Vec<(u32, u64)>,
     pub(super) statistics: SavedStatistics,
+    /// Records of the devices that have one.
+    pub(super) histories: Vec<(AgentId, DeviceHistory)>,
 }
 
 /// State of [`AnyController`](super::AnyController).

@@ -4,6 +4,7 @@ use fedbandit_core::wire::{Channel, Identity};
 use thiserror::Error;
 
 use super::any_controller::AnyController;
+use super::device_table::{DevicePage, DeviceQuery};
 use super::event::Event;
 use super::master_key::MasterKey;
 use super::registry::{EnrolledDevice, Registry};
@@ -137,11 +138,28 @@ pub fn start(
     Ok(service)
 }
 
-/// Returns the status of a run from its store, without a service. Nothing is written.
+/// State of a run that was read from its store, without a service.
+pub struct Inspection(StateMachine);
+
+impl Inspection {
+    /// Returns the status.
+    pub fn status(&self) -> Status {
+        self.0.status(0)
+    }
+
+    /// Returns a page of the device table, without observations of a service.
+    pub fn devices(&self, query: DeviceQuery) -> DevicePage {
+        let mut page = self.0.devices(query, 0);
+        page.devices.iter_mut().for_each(|device| device.since_start = None);
+        page
+    }
+}
+
+/// Reads the state of a run from its store, without a service. Nothing is written.
 ///
 /// # Errors
 /// See [`StartError`].
-pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartError> {
+pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Inspection, StartError> {
     let terms = RunTerms::load(store)?;
     let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
     let controller = controller(&terms, key)?;
@@ -153,7 +171,7 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Status, StartEr
     let snapshots = SnapshotPolicy::DEFAULT;
     let config =
         StateMachineConfig { fleet, run, boot: 0, dimension, time_limit: 0, now: 0, unix_seconds: 0, snapshots, info };
-    Ok(restore(store, &terms, config, controller, devices)?.finish().status(0))
+    Ok(Inspection(restore(store, &terms, config, controller, devices)?.finish()))
 }
 
 /// Restores the last snapshot and replays the events after it.

@@ -1,5 +1,7 @@
 //! Sans-IO core of the service: frames and time in, events to store and frames to send out.
 
+pub(super) mod device_history;
+mod device_page;
 mod restore;
 mod statistics;
 
@@ -12,6 +14,7 @@ use fedbandit_core::wire::{
 };
 use serde::Serialize;
 
+use device_history::DeviceHistory;
 pub use restore::{RestoreError, Restoring};
 use statistics::Statistics;
 
@@ -57,18 +60,33 @@ pub enum Dropped {
     TooMany,
 }
 
+impl Dropped {
+    /// Returns true if a frame is dropped for this reason only after its tag was verified.
+    pub const fn is_verified(self) -> bool {
+        matches!(self, Self::Revoked | Self::Type)
+    }
+}
+
 /// Enrolled device.
 struct Device {
     channel: Channel,
     revoked: bool,
-    /// True once the device has sent a valid frame since the service started.
-    seen: bool,
     link: Option<Link>,
+    history: DeviceHistory,
+    /// Time of the last valid frame since the service started.
+    last_seen: Option<u64>,
+    /// Transport of the last valid frame.
+    transport: Option<&'static str>,
+    /// Boot counter in the last hello.
+    boot: Option<u32>,
+    /// Dropped frames with the address of this device.
+    dropped: BTreeMap<Dropped, u64>,
 }
 
 impl Device {
     fn new(channel: Channel, revoked: bool) -> Self {
-        Self { channel, revoked, seen: false, link: None }
+        let (history, dropped) = (DeviceHistory::default(), BTreeMap::new());
+        Self { channel, revoked, link: None, history, last_seen: None, transport: None, boot: None, dropped }
     }
 
     /// Calls a function with the channel in a run. The channel itself stays in the service's run.
@@ -147,6 +165,8 @@ pub struct StateMachine {
     /// Agent and episode of summaries that are not stored yet.
     staged: BTreeSet<(AgentId, u32)>,
     outbox: VecDeque<Outgoing>,
+    /// Transports of the open links.
+    links: BTreeMap<Link, &'static str>,
     /// Link to a broker, which reaches the devices that have no link of their own.
     broker: Option<Link>,
     /// Longest duration of an episode in milliseconds.
@@ -253,16 +273,20 @@ impl StateMachine {
     /// The frame was dropped and counted. A link with many such frames in a row should be closed.
     pub fn handle_frame(&mut self, link: Link, frame: &mut [u8], now: u64) -> Result<(), Dropped> {
         self.now = now;
+        let address = unverified_address(frame).filter(|(fleet, _)| *fleet == self.fleet);
         let result = self.authenticate(link, frame).and_then(|(agent, run, message)| match run == self.run {
             true => self.handle_message(agent, &message),
             false => self.redirect(agent, run, &message),
         });
-        result.inspect_err(|reason| self.count_dropped(*reason))
+        result.inspect_err(|reason| self.count_dropped(address.map(|(_, agent)| agent), *reason))
     }
 
-    /// Counts a frame that a transport dropped.
-    pub fn count_dropped(&mut self, reason: Dropped) {
+    /// Counts a frame that was dropped, here or by a transport, also for the device that it is addressed from.
+    pub fn count_dropped(&mut self, agent: Option<u32>, reason: Dropped) {
         self.statistics.count_dropped(reason);
+        if let Some(device) = agent.and_then(|agent| self.devices.get_mut(&AgentId(agent))) {
+            *device.dropped.entry(reason).or_default() += 1;
+        }
     }
 
     /// Replaces a device's identity after its key was issued again: frames under the old key are dropped.
@@ -327,18 +351,28 @@ impl StateMachine {
         if device.revoked {
             return Err(Dropped::Revoked);
         }
-        (device.seen, device.link) = (true, Some(link));
+        (device.last_seen, device.link) = (Some(self.now), Some(link));
+        device.transport = self.links.get(&link).copied();
         Ok((agent, run, message))
     }
 
     fn handle_message(&mut self, agent: AgentId, message: &Message<'_>) -> Result<(), Dropped> {
         match message {
-            Message::Hello { model, challenge, .. } => self.answer_hello(agent, *model, *challenge),
+            Message::Hello { model, boot, challenge } => {
+                self.note_boot(agent, *boot);
+                self.answer_hello(agent, *model, *challenge);
+            }
             Message::Heartbeat { .. } => {}
             Message::Summary(summary) => self.stage_summary(agent, summary),
             _ => return Err(Dropped::Type),
         }
         Ok(())
+    }
+
+    fn note_boot(&mut self, agent: AgentId, boot: u32) {
+        if let Some(device) = self.devices.get_mut(&agent) {
+            device.boot = Some(boot);
+        }
     }
 
     /// Sends the model if it is newer than the device's. Before the first model is stored, the device asks again.
@@ -359,7 +393,8 @@ impl StateMachine {
     /// Answers a frame of another run: the device moves to this one at its next hello.
     fn redirect(&mut self, agent: AgentId, run: u32, message: &Message<'_>) -> Result<(), Dropped> {
         match *message {
-            Message::Hello { challenge, .. } => {
+            Message::Hello { boot, challenge, .. } => {
+                self.note_boot(agent, boot);
                 self.send_in(run, agent, &Message::NextRun { challenge, run: self.run });
             }
             Message::Heartbeat { .. } => {}
@@ -445,6 +480,13 @@ impl StateMachine {
         if result.is_ok() {
             let is_late = self.model.as_ref().is_some_and(|model| model.episode > summary.episode);
             self.statistics.count_accepted(summary, is_late);
+        }
+        let is_private = self.controller.is_private();
+        if let Some(Device { history, .. }) = self.devices.get_mut(&summary.agent) {
+            history.last_episode = history.last_episode.max(summary.episode);
+            if let Some(fault) = result.err().filter(|_| !is_private) {
+                *history.zeroed.entry(fault).or_default() += 1;
+            }
         }
         fate(result)
     }
@@ -549,6 +591,11 @@ impl StateMachine {
         self.outbox.pop_front()
     }
 
+    /// Adds an open link, of which the device table shows the transport.
+    pub fn add_link(&mut self, link: Link, transport: &'static str) {
+        self.links.insert(link, transport);
+    }
+
     /// Adds the link to a broker, which reaches every device. Devices without a link of their own get their models over
     /// it, the current one at once.
     pub fn add_broker(&mut self, link: Link) {
@@ -560,6 +607,7 @@ impl StateMachine {
 
     /// Removes a closed link.
     pub fn remove_link(&mut self, link: Link) {
+        self.links.remove(&link);
         self.broker = self.broker.filter(|broker| *broker != link);
         for device in self.devices.values_mut().filter(|device| device.link == Some(link)) {
             device.link = None;

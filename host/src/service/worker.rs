@@ -6,9 +6,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fedbandit_core::wire::Identity;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::device_table::{DevicePage, DeviceQuery};
 use super::state_machine::{Dropped, Link, StateMachine};
 use super::status::Status;
 use super::store::{Store, StoreError};
@@ -31,15 +32,36 @@ const REPORT_INTERVAL: u64 = 200;
 pub type Receipt = Box<dyn FnOnce() + Send>;
 
 enum Request {
-    Connect(Link, mpsc::Sender<Vec<u8>>, Peer),
+    Connect(Link, mpsc::Sender<Vec<u8>>, Transport),
     Deliver(Link, Vec<u8>, Option<Receipt>),
-    CountDropped(Dropped),
+    CountDropped(Option<u32>, Dropped),
     Detach(Link, u32),
     Disconnect(Link),
     SetRevoked(u32, bool),
     Rekey(Identity),
     Enroll(Identity, bool),
+    Devices(DeviceQuery, oneshot::Sender<DevicePage>),
     Tick,
+}
+
+/// Transport of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// Name in the device table.
+    pub name: &'static str,
+    /// Kind of peer.
+    pub peer: Peer,
+}
+
+impl Transport {
+    /// TCP without TLS.
+    pub const TCP: Self = Self { name: "tcp", peer: Peer::Untrusted };
+    /// TCP with TLS.
+    pub const TLS: Self = Self { name: "tls", peer: Peer::Untrusted };
+    /// Serial line.
+    pub const SERIAL: Self = Self { name: "serial", peer: Peer::Trusted };
+    /// MQTT broker.
+    pub const MQTT: Self = Self { name: "mqtt", peer: Peer::Broker };
 }
 
 /// Kind of peer at the other end of a link.
@@ -130,9 +152,9 @@ impl WorkerHandle {
 
     /// Registers a link. The worker sends the link's frames to `outgoing`, and drops it to close the link. Returns none if
     /// the worker has stopped.
-    pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, peer: Peer) -> Option<Link> {
+    pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, transport: Transport) -> Option<Link> {
         let link = Link(self.links.fetch_add(1, Ordering::Relaxed));
-        self.sender.send(Request::Connect(link, outgoing, peer)).await.ok().map(|()| link)
+        self.sender.send(Request::Connect(link, outgoing, transport)).await.ok().map(|()| link)
     }
 
     /// Delivers a frame that arrived on a link. Waits while the queue is full. Returns false if the worker has stopped.
@@ -145,9 +167,16 @@ impl WorkerHandle {
         let _ = self.sender.send(Request::Disconnect(link)).await;
     }
 
-    /// Counts a frame that the transport dropped.
-    pub async fn count_dropped(&self, reason: Dropped) {
-        let _ = self.sender.send(Request::CountDropped(reason)).await;
+    /// Counts a frame that the transport dropped, and the device that it is addressed from, if known.
+    pub async fn count_dropped(&self, agent: Option<u32>, reason: Dropped) {
+        let _ = self.sender.send(Request::CountDropped(agent, reason)).await;
+    }
+
+    /// Returns a page of the device table, or none if the worker has stopped.
+    pub async fn devices(&self, query: DeviceQuery) -> Option<DevicePage> {
+        let (sender, page) = oneshot::channel();
+        self.sender.send(Request::Devices(query, sender)).await.ok()?;
+        page.await.ok()
     }
 
     /// Detaches a device from a link that it shares with others.
@@ -181,7 +210,8 @@ fn run(
         let now = start.elapsed().as_millis() as u64;
         for request in batch.drain(..) {
             match request {
-                Request::Connect(link, outgoing, peer) => {
+                Request::Connect(link, outgoing, Transport { name, peer }) => {
+                    service.add_link(link, name);
                     connections.insert(link, Connection { outgoing, peer, invalid: 0 });
                     if peer == Peer::Broker {
                         service.add_broker(link);
@@ -196,7 +226,7 @@ fn run(
                     count_invalid(&mut connections, link, is_valid);
                     receipts.extend(receipt);
                 }
-                Request::CountDropped(reason) => service.count_dropped(reason),
+                Request::CountDropped(agent, reason) => service.count_dropped(agent, reason),
                 Request::Detach(link, agent) => service.detach(link, agent),
                 Request::SetRevoked(agent, revoked) => service.set_revoked(agent, revoked),
                 Request::Rekey(identity) => service.rekey(identity),
@@ -205,6 +235,8 @@ fn run(
                         tracing::warn!(%error, "device not enrolled");
                     }
                 }
+                // The client may have left.
+                Request::Devices(query, sender) => drop(sender.send(service.devices(query, now))),
                 Request::Tick => {}
             }
         }

@@ -1,7 +1,7 @@
 //! The controller against a naive implementation of Algorithm 1, against hostile messages, and with real agents.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
@@ -686,6 +686,14 @@ impl Privatise for Groups {
         &self.released
     }
 
+    type Saved = ();
+
+    fn save(&self) {}
+
+    fn restore(&mut self, (): ()) -> bool {
+        false
+    }
+
     fn unit(&self, row: usize, _enrolled: &[AgentId]) -> Group {
         Group(row)
     }
@@ -763,4 +771,28 @@ fn agents_learn_although_a_third_are_corrupted() {
     for (i, agent) in agents(9).iter().enumerate() {
         assert_eq!(deviations[agent] > 3.0, i < 3, "{deviations:?}");
     }
+}
+
+/// The rows of streams move when an agent is excluded, and an agent that is enrolled afterwards has none at the estimate.
+#[test]
+fn deviations_name_their_agents_after_exclusions_and_enrolments() {
+    let setting = ControllerConfig { level: Level::Drop, ..config(1, 80) };
+    let rule = PaperRule::new(Mean, Mean, |_| (1.0, 0.5));
+    let mut controller = Controller::new(setting, (1..=5).map(AgentId), rule, NoPrivacy::new).unwrap();
+    for agent in 1..=5 {
+        controller.receive(AgentId(agent), 1, [f64::from(agent)], [0.0]).unwrap();
+    }
+    controller.close_episode().unwrap();
+    let distances = |controller: &Controller<_, _>, agents: &[u32]| -> Vec<Option<f64>> {
+        let distance = |agent: &u32| Some(controller.deviation_of(AgentId(*agent))?.gram);
+        agents.iter().map(distance).collect()
+    };
+    let before = distances(&controller, &[1, 3, 4, 5]);
+    assert_eq!(before, [Some(2.0), Some(0.0), Some(1.0), Some(2.0)]);
+    controller.enroll(AgentId(9)).unwrap();
+    controller.receive(AgentId(2), 2, [-1.0], [0.0]).unwrap_err();
+    assert_eq!(distances(&controller, &[1, 3, 4, 5]), before);
+    assert_eq!(distances(&controller, &[2, 9, 7]), [None; 3]);
+    let named: BTreeSet<u32> = controller.deviations().map(|deviation| deviation.unit.0).collect();
+    assert_eq!(named, BTreeSet::from([1, 3, 4, 5]));
 }

@@ -19,13 +19,15 @@ use fedbandit::config::Configure;
 use fedbandit::config::RunConfig;
 use fedbandit::evaluation::{ChoiceLog, Policy, evaluate};
 use fedbandit::service::MasterKey;
+use fedbandit::service::access::{Access, Token};
+use fedbandit::service::client::Client;
 use fedbandit::service::config::ServiceConfig;
 use fedbandit::service::event::{self, Event};
-use fedbandit::service::http;
+use fedbandit::service::http::{self, Pages};
 use fedbandit::service::metrics::Meter;
 use fedbandit::service::store::Memory;
 use fedbandit::service::transport::mqtt::{Broker, Topics};
-use fedbandit::service::{Link, StateMachine};
+use fedbandit::service::{Link, StateMachine, worker};
 use fedbandit::service::{Registry, StartOptions, start};
 use fedbandit::simulation::{Experiment, Log, SimulationConfig};
 use fedbandit_core::wire::{Channel, Message, unverified_run};
@@ -208,6 +210,9 @@ fn mqtt(data: &[u8]) {
     service.tick(10_000).expect("episode closes");
 }
 
+/// Token of the status server; some examples contain it.
+const TOKEN: &str = "0123456789abcdef";
+
 /// Returns the address of a status server, which runs until the process exits.
 fn status_server() -> SocketAddr {
     static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
@@ -220,10 +225,13 @@ fn status_server() -> SocketAddr {
                 // libFuzzer has its own main, so that Rust does not ignore SIGPIPE.
                 let _pipe = signal(SignalKind::pipe()).expect("SIGPIPE can be handled");
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("free port on localhost");
-                let (_status, watched) = tokio::sync::watch::channel(service().status(0));
+                let (_sender, status) = tokio::sync::watch::channel(service().status(0));
+                let (handle, _running) = worker::start(service(), Box::new(Memory::default()), |_| {});
                 sender.send(listener.local_addr().expect("bound address")).expect("receiver waits");
                 let meter = Arc::new(Meter::new(Arc::default(), None, Instant::now()));
-                http::serve(listener, watched, meter, "name".into()).await;
+                let pages = Pages { status, meter, name: "name".into(), worker: handle };
+                let access = Access::with_token(&Token::parse(TOKEN).expect("valid token"));
+                http::serve(listener, pages, access, None).await;
             });
         });
         receiver.recv().expect("status server starts")
@@ -242,7 +250,8 @@ fn http_request(data: &[u8]) {
     let length = stream.read(&mut response).unwrap_or(0);
     assert!(length == 0 || response.starts_with(b"HTTP/1."), "{response:?}");
     drop(stream);
-    assert_eq!(http::get(address, "/healthz", LAST_RESORT).expect("status server responds"), "ok\n");
+    let client = Client::new(address, LAST_RESORT, None);
+    assert_eq!(client.get("/healthz", None).expect("status server responds"), "ok\n");
 }
 
 /// Returns valid inputs of a target, which complement its corpus.
@@ -290,7 +299,8 @@ pub fn examples(target: &str) -> Vec<Vec<u8>> {
         }
         "http_request" => text(&[
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-            "GET /metrics HTTP/1.0\r\n\r\n",
+            "GET /metrics HTTP/1.0\r\nAuthorization: Basic OjAxMjM0NTY3ODlhYmNkZWY=\r\n\r\n",
+            "GET /api/devices?order=distance&after=1&limit=2 HTTP/1.0\r\nAuthorization: Bearer 0123456789abcdef\r\n\r\n",
             "POST /status.json HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         ]),
         _ => vec![(0..96).collect(), (0..200).map(|byte| byte ^ 0x5a).collect()],

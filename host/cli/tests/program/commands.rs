@@ -32,7 +32,7 @@ fn fleet_with_a_quarter_corrupted_learns() {
     assert!(worth > 0.95 * best, "{worth} of {best}");
     let status = service.wait_for(|status| status["episode"].as_u64() >= Some(30));
     assert_eq!((&status["enrolled"], &status["run"]), (&40.into(), &1.into()));
-    assert_eq!(here.json(&format!("status --json --http {}", service.http))["run"], 1);
+    assert_eq!(here.json(&format!("status --json --http {} --token fleet/http.token", service.http))["run"], 1);
     // The median over devices is that of honest ones, up to noise.
     let mean_reward = status["mean_reward"].as_f64().unwrap();
     assert!(mean_reward > 0.8 * best && mean_reward < 1.2 * best, "{mean_reward} of {best}");
@@ -111,7 +111,7 @@ fn pages_are_served_and_load_nothing_external() {
         assert!(!page.contains(loaded), "the page loads something: {loaded}");
     }
     let mut events = connect(&service.http);
-    write!(events, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    write!(events, "GET /events HTTP/1.1\r\nHost: x\r\n{}\r\n", service.authorization).unwrap();
     let first = BufReader::new(events).lines().map_while(Result::ok).find(|line| line.starts_with("data: ")).unwrap();
     let status: Value = serde_json::from_str(first.strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(status["enrolled"], 3);
@@ -247,7 +247,7 @@ fn status_reads_the_service_or_the_store() {
     let settings = settings.replace("http = \"127.0.0.1:0\"", &format!("http = \"{port}\"")).replace("fleet", "other");
     fs::write(here.path().join("controller.toml"), settings).unwrap();
     let other = here.serve();
-    assert_eq!(here.json(&format!("status --json --http {}", other.http))["enrolled"], 7);
+    assert_eq!(here.json(&format!("status --json --http {} --token other/http.token", other.http))["enrolled"], 7);
     let stopped = here.json("status --dir fleet --json");
     assert_eq!((&stopped["service"], &stopped["enrolled"]), (&Value::Null, &3.into()));
     for key in ["run", "episode", "episodes", "config_hash", "history", "beta", "lambda", "suspicious", "exploration"] {
@@ -360,13 +360,12 @@ fn invalid_enrolments_and_settings_are_refused() {
     here.refuses("enroll --dir fleet", 65, "no device numbers left after 4294967295");
     fs::write(&file, registry).unwrap();
     assert!(here.stdout("revoke --dir fleet 2").contains("1 of 4 devices (25 %) are revoked and count as corrupted"));
-    // Once a run has begun, its devices are fixed; the store remembers its terms.
+    // Once a run has begun, the store remembers its terms.
     here.configure("episode-len = 32");
     drop(here.serve());
-    for secret in ["fleet/master.key", "fleet/devices/agent-1.blob", "fleet/run.redb"] {
+    for secret in ["fleet/master.key", "fleet/http.token", "fleet/devices/agent-1.blob", "fleet/run.redb"] {
         assert_eq!(fs::metadata(here.path().join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
     }
-    here.refuses("enroll --dir fleet", 2, "the run has begun");
     here.configure("episode-len = 16");
     here.refuses("serve --config controller.toml", 78, "episode-len is 32, configured 16; restore the old settings");
     for (more, sentence) in [
@@ -421,7 +420,7 @@ fn failed_first_start_leaves_no_trace() {
     here.stdout("enroll --dir fleet --count 1");
     here.configure("window = 4\naggregator = \"krum\"");
     drop(here.serve());
-    here.refuses("enroll --dir fleet", 2, "the run has begun");
+    here.refuses("enroll --dir fleet", 2, "a device without data for a corrupted one; continue it in another directory");
     // A store that a crash left before its run began.
     let path = here.path().join("fleet/run.redb");
     fs::remove_file(&path).unwrap();

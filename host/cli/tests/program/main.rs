@@ -1,5 +1,6 @@
 //! The service, its devices and its brokers as separate processes.
 
+mod access;
 mod broker;
 mod commands;
 mod crash;

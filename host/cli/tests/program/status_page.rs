@@ -33,10 +33,11 @@ addEventListener("load", () => {
 </script>"#;
 
 /// Serves a service's pages with [`WITNESS`] in them, and returns the address.
-fn witness(service: &str) -> String {
+fn witness(service: &Service) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let (service, go) = (service.to_owned(), Arc::new(AtomicBool::new(false)));
+    let service = (service.http.clone(), service.authorization.clone());
+    let go = Arc::new(AtomicBool::new(false));
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let (service, go) = (service.clone(), Arc::clone(&go));
@@ -47,7 +48,7 @@ fn witness(service: &str) -> String {
     address
 }
 
-fn answer(mut stream: TcpStream, service: &str, go: &AtomicBool) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream, (service, authorization): &(String, String), go: &AtomicBool) -> std::io::Result<()> {
     let lines = BufReader::new(stream.try_clone()?).lines().map_while(Result::ok);
     let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
     let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or("/").to_owned();
@@ -65,7 +66,7 @@ fn answer(mut stream: TcpStream, service: &str, go: &AtomicBool) -> std::io::Res
         }
         _ => {
             let mut upstream = TcpStream::connect(service)?;
-            write!(upstream, "GET {path} HTTP/1.0\r\nHost: {service}\r\n\r\n")?;
+            write!(upstream, "GET {path} HTTP/1.0\r\nHost: {service}\r\n{authorization}\r\n")?;
             if path != "/" {
                 return std::io::copy(&mut upstream, &mut stream).map(drop);
             }
@@ -148,7 +149,7 @@ fn page_updates_at_every_width_in_light_and_dark() {
     let fleet = Fleet::empty("page");
     let service = Service::start(fleet.command("serve --demo --http 127.0.0.1:0").stderr(Stdio::null()));
     service.wait_for(|status| status["connected"] == 50);
-    let address = witness(&service.http);
+    let address = witness(&service);
     for width in [320, 390] {
         let seen = Seen::new(&format!("{address}/in/{width}"), (500, 1500), false, &format!("frame-{width}"));
         assert_eq!(seen.note("width"), Some(&*width.to_string()));
@@ -173,7 +174,7 @@ fn private_run_shows_its_guarantee_and_no_rewards() {
     fleet.stdout("enroll --dir fleet --dim 4 --count 5 --private");
     fleet.configure("deadline = 1\nrewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = fleet.serve();
-    let seen = Seen::new(&format!("{}/", witness(&service.http)), PHONE, false, "private");
+    let seen = Seen::new(&format!("{}/", witness(&service)), PHONE, false, "private");
     assert!(seen.hides("reward-card") && !seen.hides("promise"));
     assert_eq!(seen.text("reward"), "–");
     assert!(seen.text("promise-text").contains("(μ, ν) = (4, 1.0e-6)"), "{}", seen.text("promise-text"));

@@ -153,6 +153,8 @@ pub(crate) struct Service {
     /// URLs for devices, TCP first.
     pub(crate) devices: Vec<String>,
     pub(crate) http: String,
+    /// Header line that permits reading the pages; empty for a demonstration.
+    pub(crate) authorization: String,
 }
 
 impl Service {
@@ -161,8 +163,10 @@ impl Service {
         let mut process = Process::spawn(command);
         let mut devices = Vec::new();
         for line in process.stdout() {
-            if let Some(http) = line.strip_prefix("status:  http://") {
-                return Self { process, devices, http: http.into() };
+            if let Some((_, http)) = line.strip_prefix("status:  ").and_then(|url| url.split_once("://")) {
+                let token = fs::read_to_string(command.get_current_dir().unwrap().join("fleet/http.token"));
+                let authorization = token.map(|token| format!("Authorization: Bearer {}\r\n", token.trim()));
+                return Self { process, devices, http: http.into(), authorization: authorization.unwrap_or_default() };
             }
             devices.extend(line.strip_prefix("devices: ").map(str::to_owned));
         }
@@ -176,7 +180,7 @@ impl Service {
 
     pub(crate) fn get(&self, path: &str) -> String {
         let mut stream = connect(&self.http);
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n{}\r\n", self.authorization).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer

@@ -7,6 +7,7 @@ use fedbandit_core::wire::Channel;
 use super::super::any_controller::AnyController;
 use super::super::event::{Event, ModelEvent};
 use super::super::snapshot::{Saved, SnapshotError};
+use super::device_history::DeviceHistory;
 use super::statistics::Statistics;
 use super::{Device, Progress, StateMachine, StateMachineConfig};
 use crate::algorithm::AgentId;
@@ -78,6 +79,7 @@ impl StateMachine {
             writing: false,
             staged: BTreeSet::new(),
             outbox: VecDeque::new(),
+            links: BTreeMap::new(),
             broker: None,
             time_limit,
             deadline: now.saturating_add(time_limit),
@@ -103,7 +105,14 @@ impl StateMachine {
             model: self.model.clone().map(|model| Event::Model(model).to_bytes()),
             models: self.progress.models.iter().copied().collect(),
             statistics: self.statistics.save(),
+            histories: self.histories().map(|(agent, history)| (agent, history.clone())).collect(),
         }
+    }
+
+    /// Returns the records of the devices that have one.
+    fn histories(&self) -> impl Iterator<Item = (AgentId, &DeviceHistory)> {
+        let devices = self.devices.iter().map(|(agent, device)| (*agent, &device.history));
+        devices.filter(|(_, history)| history.last_episode > 0)
     }
 
     /// Returns a hash of everything that a restart restores, the same for every way to the same events.
@@ -113,8 +122,8 @@ impl StateMachine {
     }
 
     /// Continues from a snapshot of this run; none if its parts do not fit together.
-    fn resume(self, saved: Saved, length: u64) -> Option<Self> {
-        let Saved { events, taken_at, controller, model, models, statistics, .. } = saved;
+    fn resume(mut self, saved: Saved, length: u64) -> Option<Self> {
+        let Saved { events, taken_at, controller, model, models, statistics, histories, .. } = saved;
         let controller = self.controller.restore(controller)?;
         let model = match model {
             Some(bytes) => Some(stored_model(&bytes, self.dimension)?),
@@ -122,6 +131,9 @@ impl StateMachine {
         };
         if model.as_ref().map(|model| model.episode) != controller.model().map(|model| model.episode) {
             return None;
+        }
+        for (agent, history) in histories {
+            self.devices.get_mut(&agent)?.history = history;
         }
         let statistics = Statistics::restore(statistics, &controller, self.info.assumptions);
         let progress =

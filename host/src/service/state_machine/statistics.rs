@@ -141,7 +141,7 @@ impl StateMachine {
             seconds_per_episode: self.time_limit / 1000,
             enrolled: self.devices.len(),
             revoked: devices(|device| device.revoked),
-            seen: devices(|device| device.seen),
+            seen: devices(|device| device.last_seen.is_some()),
             connected: devices(|device| device.link.is_some()),
             missing: if finished { 0 } else { self.controller.missing() },
             missing_in_last_episode: last.map(|last| last.missing),

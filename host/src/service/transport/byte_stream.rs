@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::worker::{MAX_DIMENSION, MAX_INVALID_FRAMES, Peer, WorkerHandle};
+use super::super::worker::{MAX_DIMENSION, MAX_INVALID_FRAMES, Peer, Transport, WorkerHandle};
 
 /// Length of the longest frame in bytes.
 pub const FRAME: usize = max_frame_len(MAX_DIMENSION);
@@ -22,17 +22,17 @@ const RATE: f64 = 32.0;
 
 /// Serves one stream until either side closes it. A transport that carries bytes both ways needs nothing else.
 ///
-/// A `trusted` stream is not closed for silence or invalid frames. This is for serial lines: no third party can send on
+/// A stream to a trusted peer is not closed for silence or invalid frames. This is for serial lines: no third party can send on
 /// one, and reopening it may reset the board.
 pub async fn converse(
     mut reader: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin + Send + 'static,
     handle: &WorkerHandle,
-    trusted: bool,
+    transport: Transport,
 ) {
     let (sender, mut outgoing) = mpsc::channel::<Vec<u8>>(SEND_QUEUE);
-    let peer = if trusted { Peer::Trusted } else { Peer::Untrusted };
-    let Some(link) = handle.connect(sender, peer).await else { return };
+    let trusted = transport.peer == Peer::Trusted;
+    let Some(link) = handle.connect(sender, transport).await else { return };
     let mut sending = tokio::spawn(async move {
         while let Some(frame) = outgoing.recv().await {
             let bytes: Vec<u8> = cobs::encode(&frame).collect();

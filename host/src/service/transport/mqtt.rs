@@ -16,7 +16,7 @@ use rumqttc::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::state_machine::{Dropped, Link};
-use super::super::worker::{Peer, Receipt, WorkerHandle};
+use super::super::worker::{Receipt, Transport, WorkerHandle};
 use super::backoff::Backoff;
 use super::byte_stream::{Allowance, FRAME};
 use super::outage::Outage;
@@ -189,7 +189,7 @@ impl Bridge {
         // A model for each device, and acknowledgements.
         let (sender, frames) = mpsc::channel(2 * self.handle.enrolled() + usize::from(UNACKNOWLEDGED));
         let (done, acknowledgements) = mpsc::unbounded_channel();
-        let link = self.handle.connect(sender, Peer::Broker).await?;
+        let link = self.handle.connect(sender, Transport::MQTT).await?;
         let topics = self.topics.clone();
         let failure = tokio::select! {
             failure = self.receive(client, connection, link, &done) => failure,
@@ -229,7 +229,8 @@ impl Bridge {
                     Ok(()) => drop(self.handle.deliver(link, publish.payload.into(), Some(receipt)).await),
                     Err(reason) => {
                         receipt();
-                        self.handle.count_dropped(reason).await;
+                        let sender = Some(agent).filter(|_| reason == Dropped::TooMany);
+                        self.handle.count_dropped(sender, reason).await;
                     }
                 },
                 Some(("state", agent)) => {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serial2_tokio::SerialPort;
 
-use super::super::worker::WorkerHandle;
+use super::super::worker::{Transport, WorkerHandle};
 use super::backoff::Backoff;
 use super::byte_stream::converse;
 use super::outage::Outage;
@@ -53,7 +53,7 @@ pub async fn serve(port: Port, handle: WorkerHandle) {
                 backoff.reset();
                 outage.connected();
                 let (reader, writer) = tokio::io::split(opened);
-                converse(reader, writer, &handle, true).await;
+                converse(reader, writer, &handle, Transport::SERIAL).await;
                 outage.failed("connection lost");
             }
             Err(error) => outage.failed(format!("cannot open: {error}")),

@@ -1,0 +1,70 @@
+//! Client of the HTTP pages of a service.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::access::Token;
+use super::transport::tls::Connector;
+
+/// Largest answer in bytes.
+const ANSWER: u64 = 64 << 20;
+
+/// Client of the pages of a service.
+pub struct Client {
+    address: SocketAddr,
+    patience: Duration,
+    tls: Option<Connector>,
+}
+
+impl Client {
+    /// Creates a client, which uses TLS if there is a connector. Each step of an exchange may take `patience`.
+    pub fn new(address: SocketAddr, patience: Duration, tls: Option<Connector>) -> Self {
+        Self { address, patience, tls }
+    }
+
+    /// Returns the URL of the service.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Returns the body of a page, for which a token may be needed.
+    ///
+    /// # Errors
+    /// The service is not running or does not answer in time, is not the one that TLS verifies, or rejects the request; the
+    /// error then has its words.
+    pub fn get(&self, path: &str, token: Option<&Token>) -> io::Result<String> {
+        let stream = TcpStream::connect_timeout(&self.address, self.patience)?;
+        stream.set_read_timeout(Some(self.patience))?;
+        stream.set_write_timeout(Some(self.patience))?;
+        let authorization = token.map(|token| format!("Authorization: Bearer {}\r\n", token.as_str()));
+        let head = format!("Host: {}\r\n{}", self.address, authorization.unwrap_or_default());
+        let request = format!("GET {path} HTTP/1.0\r\n{head}\r\n");
+        match &self.tls {
+            Some(tls) => exchange(tls.wrap(stream)?, &request),
+            None => exchange(stream, &request),
+        }
+    }
+}
+
+/// Sends a request, and returns the body of the answer.
+fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<String> {
+    stream.write_all(request.as_bytes())?;
+    stream.flush()?;
+    let mut answer = String::new();
+    stream.take(ANSWER).read_to_string(&mut answer)?;
+    let invalid = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| invalid("not an HTTP answer"))?;
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split_once(' ')).map_or("", |(_, status)| status);
+    if !status.starts_with("200") {
+        return Err(io::Error::other(format!("{status}: {}", body.trim_end())));
+    }
+    let length =
+        lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    match length {
+        Some((_, length)) if length.trim().parse() != Ok(body.len()) => Err(invalid("the answer is incomplete")),
+        _ => Ok(body.to_owned()),
+    }
+}
