@@ -1,21 +1,25 @@
 //! `fedbandit serve`: the controller of real devices.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::MasterKey;
 use fedbandit::service::access::{Access, Token};
+use fedbandit::service::audit::{AuditEvent, AuditRecord, Author};
 use fedbandit::service::config::{Endpoints, ServiceConfig};
-use fedbandit::service::http::{self, Pages};
+use fedbandit::service::http::{self, Pages, Stored};
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::metered::MeteredStore;
-use fedbandit::service::store::{Memory, Store};
+use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::transport::tls::Acceptor;
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
-use fedbandit::service::{EnrolledDevice, Registry, StartError, StartOptions, check, start};
+use fedbandit::service::{EnrolledDevice, Registry, RunTerms, StartError, StartOptions, check, start};
 use fedbandit::service::{StateMachine, Status};
 use fedbandit::simulation::{Attack, GuardName, Logs, SimulationConfig, virtual_device};
 use tokio::net::TcpListener;
@@ -24,11 +28,11 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::flags::Flags;
-use super::link::Target;
+use super::link::{Target, without_password};
 use super::listeners::{self, BoundTransports, Transports};
 use super::run_directory::RunDirectory;
 use super::status::unreadable;
-use super::{EXIT_CODES, Failure, log, print_line, unix_seconds};
+use super::{EXIT_CODES, Failure, VERSION, log, print_line, unix_seconds};
 
 const HELP: &str = "\
 Examples:
@@ -95,7 +99,7 @@ impl Args {
         let transports = Transports::new(&config.endpoints, acceptor.as_ref())?;
         let (bound, listener) = runtime.block_on(bind(transports, config.endpoints.http))?;
         let tls = acceptor.clone().filter(|_| config.endpoints.http_tls);
-        let http = Http { listener, access: Access::with_token(&directory.token()?), tls };
+        let access = Access::with_token(&directory.token()?);
         let path = directory.store();
         let failed = |error: StartError| match error {
             StartError::Store(error) => unreadable(&error).context(path.display()),
@@ -109,6 +113,10 @@ impl Args {
             );
         }
         let service = start(&mut store, &config.run, &registry, &master, timing, 0).map_err(failed)?;
+        let stored = RunTerms::load(&store).map_err(failed)?;
+        let stored = Some(Stored { reader: Arc::new(store.reader()), terms: Arc::new(stored) });
+        audit_start(&mut store, &config, &directory, &registry, &service).map_err(|error| failed(error.into()))?;
+        let http = Http { listener, access, tls, stored };
         http.warn_if_readable();
         let files =
             Files { directory: directory.clone(), access: http.access.clone(), acceptor, endpoints: config.endpoints };
@@ -132,6 +140,30 @@ impl Args {
         self.flags.apply(&mut config)?;
         Ok(config)
     }
+}
+
+/// Records the start in the audit log, and what has changed since the start before.
+fn audit_start(
+    store: &mut File,
+    config: &ServiceConfig,
+    directory: &RunDirectory,
+    registry: &Registry,
+    service: &StateMachine,
+) -> Result<(), StoreError> {
+    let event = AuditEvent::Start { version: VERSION.into(), config_hash: service.status(0).config_hash };
+    let mut settings = serde_json::to_value(&config.endpoints).unwrap_or_default();
+    if let Some(url) = &config.endpoints.mqtt {
+        settings["mqtt"] = without_password(url).into();
+    }
+    let run = serde_json::to_value(config.run).unwrap_or_default();
+    let settings = [settings, run].into_iter().filter_map(|value| value.as_object().cloned()).flatten().collect();
+    let author = directory.registry_author().unwrap_or_else(own_author);
+    AuditRecord::start(store, own_author().entry(event), settings, (registry, author))?.append(store)
+}
+
+/// Returns the present time and the user of this process.
+fn own_author() -> Author {
+    Author { at: unix_seconds(), uid: fs::metadata("/proc/self").ok().map(|own| own.uid()) }
 }
 
 /// Reads the certificate, if there is one.
@@ -230,7 +262,7 @@ fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
         }
         Ok(())
     };
-    let http = Http { listener, access, tls: None };
+    let http = Http { listener, access, tls: None, stored: None };
     runtime.block_on(listen(bound, http, service, Box::new(store), &registry, started, || ()))
 }
 
@@ -249,6 +281,7 @@ struct Http {
     listener: TcpListener,
     access: Access,
     tls: Option<Acceptor>,
+    stored: Option<Stored>,
 }
 
 impl Http {
@@ -294,16 +327,18 @@ async fn listen(
     let name = format!("{:016x}", u64::from_le_bytes(name));
     let observe = move |status: Status| drop(sender.send_replace(status));
     let (handle, mut worker) = worker::start(service, Box::new(store), observe);
-    let pages = Pages { status, commits, name: name.clone(), worker: handle.clone() };
+    let pages = Pages { status, commits, name: name.clone(), worker: handle.clone(), stored: http.stored };
     tokio::spawn(http::serve(http.listener, pages, http.access, http.tls));
     let listening = transports.start(&handle, registry)?;
     tracing::info!(devices = %listening, http = %url, "listening");
-    started(handle, listening, (&url, &name))?;
+    started(handle.clone(), listening, (&url, &name))?;
     let result = loop {
         tokio::select! {
             result = &mut worker => break result.map_err(|error| Failure::Io(error.to_string()))?,
             _ = terminate.recv() => {
                 tracing::info!("SIGTERM received; stopping");
+                let stop = own_author().entry(AuditEvent::Stop { reason: "SIGTERM".into() });
+                handle.audit(AuditRecord::event(stop)).await;
                 return Ok(());
             }
             _ = hangup.recv() => tokio::task::block_in_place(&reload),
@@ -318,7 +353,7 @@ async fn listen(
 /// Interval at which the registry is checked for changes.
 const REGISTRY_POLL: Duration = Duration::from_secs(1);
 
-/// Forwards revocations and new keys to the service whenever the registry changes.
+/// Forwards changes of the registry to the service, and records them in the audit log.
 async fn watch_registry(directory: RunDirectory, mut known: Registry, master: MasterKey, handle: WorkerHandle) {
     let mut last = None;
     loop {
@@ -327,18 +362,27 @@ async fn watch_registry(directory: RunDirectory, mut known: Registry, master: Ma
             // An unreadable file is tried again at the next interval.
             if let Ok(Some(registry)) = tokio::task::block_in_place(|| directory.registry()) {
                 last = stamp;
-                for device in registry.devices.iter().filter(|device| device.revoked) {
-                    handle.revoke(device.agent).await;
-                }
-                let is_current = |device: &EnrolledDevice| {
-                    known.devices.iter().any(|old| (old.agent, old.generation) == (device.agent, device.generation))
-                };
-                for device in registry.devices.iter().filter(|device| !is_current(device)) {
-                    handle.rekey(registry.identity(device, &master)).await;
+                apply_changes(&known, &registry, &master, &handle).await;
+                let author = directory.registry_author().unwrap_or_else(own_author);
+                let changes = AuditRecord::registry(&known, &registry, author);
+                if !changes.entries.is_empty() {
+                    handle.audit(changes).await;
                 }
                 known = registry;
             }
         }
         tokio::time::sleep(REGISTRY_POLL).await;
+    }
+}
+
+/// Forwards revocations and new keys to the service.
+async fn apply_changes(known: &Registry, registry: &Registry, master: &MasterKey, handle: &WorkerHandle) {
+    for device in registry.devices.iter().filter(|device| device.revoked) {
+        handle.revoke(device.agent).await;
+    }
+    let known: BTreeSet<_> = known.devices.iter().map(|device| (device.agent, device.generation)).collect();
+    let is_current = |device: &EnrolledDevice| known.contains(&(device.agent, device.generation));
+    for device in registry.devices.iter().filter(|device| !is_current(device)) {
+        handle.rekey(registry.identity(device, master)).await;
     }
 }

@@ -10,7 +10,7 @@ use fedbandit::service::client::Client;
 use fedbandit::service::store::StoreError;
 use fedbandit::service::store::file::File;
 use fedbandit::service::transport::tls::Connector;
-use fedbandit::service::{DeviceQuery, Inspection, StartError, inspect};
+use fedbandit::service::{DeviceQuery, Inspection, RunTerms, StartError, inspect};
 use fedbandit::simulation::report::format_number;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -89,13 +89,13 @@ impl RunningService {
         }
     }
 
-    /// Queries a page.
-    pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
+    fn get(&self, path: &str) -> Result<String, Failure> {
         let failed = |error| Failure::from(error).context(self.client.url());
         self.client.get(path, self.token.as_ref()).map_err(failed)
     }
 
-    fn json(&self, path: &str) -> Result<Value, Failure> {
+    /// Queries a page in JSON.
+    pub(super) fn json(&self, path: &str) -> Result<Value, Failure> {
         serde_json::from_str(&self.get(path)?).map_err(|error| Failure::data(error).context(self.client.url()))
     }
 
@@ -127,6 +127,15 @@ fn all_devices(page: impl Fn(Option<u64>) -> Result<Value, Failure>) -> Result<V
             None => return Ok(devices.into()),
         }
     }
+}
+
+/// Returns the device table of a run, from its service or its store; null before the run has begun.
+pub(super) fn device_table(directory: &RunDirectory) -> Result<Value, Failure> {
+    let has_begun = || File::open_read_only(&directory.store()).map_or(true, |store| RunTerms::load(&store).is_ok());
+    if !directory.store().exists() || !has_begun() {
+        return Ok(Value::Null);
+    }
+    Ok(query_directory(directory, true)?["devices"].take())
 }
 
 /// Queries the run's service, or reads the store if none is running.
@@ -180,7 +189,7 @@ fn stored_status(inspection: &Inspection, with_devices: bool) -> Result<Value, F
 }
 
 /// Converts through text, so that numbers have the same digits as in a service's answer.
-fn as_answered(value: &impl Serialize) -> Result<Value, Failure> {
+pub(super) fn as_answered(value: &impl Serialize) -> Result<Value, Failure> {
     serde_json::from_str(&serde_json::to_string(value).map_err(Failure::data)?).map_err(Failure::data)
 }
 

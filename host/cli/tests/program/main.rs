@@ -1,6 +1,7 @@
 //! The service, its devices and its brokers as separate processes.
 
 mod access;
+mod audit;
 mod broker;
 mod commands;
 mod crash;

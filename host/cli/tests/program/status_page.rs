@@ -14,7 +14,7 @@ use crate::process::{LAST_RESORT, wait_until};
 use crate::test_fleet::{Fleet, Service};
 
 /// Script that is added to the page. It records errors, and completes the loading of the page, and so the screenshot, once
-/// an event of the service has changed the episode.
+/// an event of the service has changed the episode and the device table has arrived.
 const WITNESS: &str = r#"<head><script>
 const root = document.documentElement, note = top.document.documentElement.dataset;
 addEventListener("error", event => { note.problem = event.message; });
@@ -22,7 +22,8 @@ console.error = (...words) => { note.problem = words.join(" "); };
 addEventListener("DOMContentLoaded", () => {
   const episode = document.getElementById("episode"), before = episode.textContent;
   note.before = before;
-  new MutationObserver(() => { if (episode.textContent !== before) fetch("/go"); }).observe(episode, { childList: true });
+  const isComplete = () => episode.textContent !== before && document.getElementById("devices").tBodies[0]?.rows.length;
+  new MutationObserver(() => { if (isComplete()) fetch("/go"); }).observe(document.body, { childList: true, subtree: true });
 });
 addEventListener("load", () => {
   note.after = document.getElementById("episode").textContent;
@@ -127,6 +128,12 @@ impl Seen {
         rest.split_once('>').unwrap().1.split_once('<').unwrap().0
     }
 
+    /// Returns the number of rows of a table.
+    fn rows(&self, id: &str) -> usize {
+        let table = self.0.split_once(&format!("<table id=\"{id}\"")).unwrap().1;
+        table.split_once("</table>").unwrap().0.matches("<tr>").count()
+    }
+
     /// Sum of red, green and blue of the background.
     fn brightness(&self) -> u32 {
         let numbers = self.note("background").unwrap().split(|c: char| !c.is_ascii_digit());
@@ -163,6 +170,8 @@ fn page_updates_at_every_width_in_light_and_dark() {
         assert!(day.text("reward").parse::<f64>().is_ok_and(|reward| reward.abs() < 1.0), "{}", day.text("reward"));
         assert!(!day.hides("reward-card") && day.hides("promise"));
         assert!(day.0.contains("<polyline") && day.0.contains("device "));
+        assert_eq!(day.rows("devices"), 26, "a head and a page of 25 devices");
+        assert!(day.text("devices-note").starts_with("Distance is in median radii"), "{}", day.text("devices-note"));
         assert!(day.0.contains(", identifiable") && day.0.contains("more than 30 of 50 devices"));
     }
 }
@@ -178,5 +187,30 @@ fn private_run_shows_its_guarantee_and_no_rewards() {
     assert!(seen.hides("reward-card") && !seen.hides("promise"));
     assert_eq!(seen.text("reward"), "–");
     assert!(seen.text("promise-text").contains("(μ, ν) = (4, 1.0e-6)"), "{}", seen.text("promise-text"));
+    assert_eq!(seen.rows("devices"), 6);
+    assert!(seen.text("devices-note").starts_with("A private run shows neither"), "{}", seen.text("devices-note"));
     assert!(seen.0.contains("not shown: releases are private") && seen.0.contains("not available in private runs"));
+}
+
+/// The browser asks for the token as a password, and sends it with the page's own requests.
+#[test]
+#[ignore = "needs Chromium: ./ci.sh page"]
+fn browser_with_the_token_loads_page_table_and_events() {
+    let fleet = Fleet::new("page-token", 3);
+    fleet.configure("");
+    let service = fleet.serve();
+    let rendered = |credentials: &str| {
+        let profile = Directory::new("chromium-token");
+        let flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
+                     --disable-component-update --disable-sync --virtual-time-budget=10000 --dump-dom";
+        let mut chromium = Command::new("chromium");
+        chromium.args(flags.split_whitespace()).arg(format!("--user-data-dir={}", profile.0.display()));
+        let output = chromium.arg(format!("http://{credentials}{}/", service.http)).output().unwrap();
+        Seen(String::from_utf8(output.stdout).unwrap())
+    };
+    let token = fs::read_to_string(fleet.path().join("fleet/http.token")).unwrap();
+    let seen = rendered(&format!("any:{}@", token.trim()));
+    assert_eq!((seen.text("state"), seen.text("enrolled")), ("running", "3"));
+    assert_eq!(seen.rows("devices"), 4);
+    assert!(!rendered("").0.contains("enrolled"));
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Store, StoreError};
+use super::{Reader, Store, StoreError, Table};
 
 /// Store in memory; its content is lost with the process.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     events: Vec<Vec<u8>>,
     values: BTreeMap<String, Vec<u8>>,
+    audit: Vec<Vec<u8>>,
 }
 
 impl Store for Memory {
@@ -28,6 +29,20 @@ impl Store for Memory {
 
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         self.values.insert(name.into(), value.to_vec());
+        Ok(())
+    }
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        self.audit.extend_from_slice(entries);
+        self.values.extend(values.iter().map(|(name, value)| ((*name).into(), value.clone())));
+        Ok(())
+    }
+}
+
+impl Reader for Memory {
+    fn rows(&self, table: Table, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
+        let rows = if table == Table::Events { &self.events } else { &self.audit };
+        let mut rows = (0..).zip(rows).skip_while(|(number, _)| *number < from);
+        rows.all(|(number, row)| each(number, row));
         Ok(())
     }
 }
