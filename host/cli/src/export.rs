@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use fedbandit::service::export::{self, ExportError, PageQuery};
-use fedbandit::service::store::file::{File, FileReader};
+use fedbandit::service::store::file::FileReader;
 use fedbandit::service::{EnrolledDevice, Registry, RunTerms, StartError, for_each_event};
 use serde_json::{Value, json};
 
 use super::run_directory::RunDirectory;
-use super::status::{RunningService, as_answered, device_table, unreadable};
+use super::status::{RunningService, Source, as_answered, device_table, unreadable};
 use super::{EXIT_CODES, Failure, VERSION, ignore_closed_pipe, write_file_with};
 
 const HELP: &str = "\
@@ -111,19 +111,19 @@ impl What {
 }
 
 /// Source of the tables of a run.
-enum Source {
+enum Tables {
     Service(RunningService),
     Store(FileReader, Box<RunTerms>),
 }
 
-impl Source {
+impl Tables {
     /// Finds the running service of a run, or opens its store.
     fn find(directory: &RunDirectory, what: What) -> Result<Self, Failure> {
-        if let Some(service) = RunningService::find(directory)? {
-            return Ok(Self::Service(service));
-        }
+        let store = match Source::find(directory)? {
+            Source::Service(service) => return Ok(Self::Service(service)),
+            Source::Store(store) => store,
+        };
         let path = directory.store();
-        let store = File::open_read_only(&path).map_err(|error| unreadable(&error).context(path.display()))?;
         let failed = |error: StartError| match error {
             StartError::Store(error) => unreadable(&error).context(path.display()),
             other => Failure::data(other).context(path.display()),
@@ -175,7 +175,7 @@ impl Args {
             let (head, rows) = devices(&directory)?;
             return self.write(&head, |table| rows.iter().try_for_each(|row| Ok(table.write(row)?)));
         }
-        let source = Source::find(&directory, self.what)?;
+        let source = Tables::find(&directory, self.what)?;
         if self.what == What::Messages && !self.raw && source.is_private()? {
             return Err(Failure::Usage(PRIVATE.into()));
         }

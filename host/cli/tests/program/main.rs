@@ -5,6 +5,7 @@ mod audit;
 mod broker;
 mod commands;
 mod crash;
+mod device_table;
 #[path = "../shared/directory.rs"]
 mod directory;
 mod guide;
