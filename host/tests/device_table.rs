@@ -17,7 +17,7 @@ use serde_json::json;
 const AGENTS: u32 = 11;
 const EPISODES: u32 = 12;
 const TIME_LIMIT: u64 = 1_000;
-const TIMING: StartOptions = StartOptions { time_limit: TIME_LIMIT, window: 1, unix_seconds: 0 };
+const TIMING: StartOptions = StartOptions::new(TIME_LIMIT, 1, 0);
 
 fn registry(agents: u32) -> Registry {
     Registry::new(1, 7, 2).with_devices(1..=agents)

@@ -54,6 +54,10 @@ impl Store for Generated {
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         self.0.set_value(name, value)
     }
+
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        self.0.append_audit(entries, values)
+    }
 }
 
 #[test]

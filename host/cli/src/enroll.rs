@@ -130,7 +130,7 @@ impl EnrollArgs {
 
     /// Rejects new devices of a run that has begun and whose devices are fixed.
     fn require_open_run(&self, directory: &RunDirectory) -> Result<(), Failure> {
-        let Some(status) = status::of_begun_run(directory, false)? else { return Ok(()) };
+        let Some(status) = status::of_begun_run(directory, status::Devices::Alarming)? else { return Ok(()) };
         let reason = match (&status["accepts_devices"], &status["private"], &status["finished"]) {
             (_, _, Value::Bool(true)) => "the run is finished",
             (Value::Bool(true), ..) => return Ok(()),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use fedbandit::service::access::Token;
+use fedbandit::service::audit::Author;
 use fedbandit::service::client::Client;
 use fedbandit::service::store::file::File;
 use fedbandit::service::transport::tls::Connector;
@@ -147,6 +148,12 @@ impl RunDirectory {
     pub(super) fn registry_stamp(&self) -> Option<(SystemTime, u64)> {
         let metadata = fs::metadata(self.path.join("registry.json")).ok()?;
         Some((metadata.modified().ok()?, metadata.ino()))
+    }
+
+    /// Returns who wrote the registry, and when: every command writes a new file, so its owner is the command's user.
+    pub(super) fn registry_author(&self) -> Option<Author> {
+        let metadata = fs::metadata(self.path.join("registry.json")).ok()?;
+        Some(Author { at: metadata.mtime().try_into().ok()?, uid: Some(metadata.uid()) })
     }
 
     pub(super) fn write_registry(&self, registry: &Registry) -> Result<(), Failure> {

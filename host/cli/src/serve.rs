@@ -1,8 +1,8 @@
 //! `fedbandit serve`: the controller of real devices.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use fedbandit::config::{AggregatorName, RunConfig};
 use fedbandit::service::MasterKey;
 use fedbandit::service::access::{Access, Token};
+use fedbandit::service::audit::{AuditEvent, AuditRecord, Author};
 use fedbandit::service::config::{Endpoints, ServiceConfig};
-use fedbandit::service::http::{self, Pages};
+use fedbandit::service::http::{self, Pages, Stored};
 use fedbandit::service::metrics::Meter;
 use fedbandit::service::store::file::File;
 use fedbandit::service::store::metered::MeteredStore;
-use fedbandit::service::store::{Memory, Store};
+use fedbandit::service::store::{Memory, Store, StoreError};
 use fedbandit::service::transport::tls::Acceptor;
 use fedbandit::service::worker::{self, MAX_DIMENSION, ServeError, WorkerHandle};
-use fedbandit::service::{EnrolledDevice, Registry, SCHEMA, StartError, StartOptions, check, start};
+use fedbandit::service::{Registry, RunTerms, SCHEMA, StartError, StartOptions, check, start};
 use fedbandit::service::{StateMachine, Status};
 use fedbandit::simulation::{Attack, GuardName, Logs, SimulationConfig, virtual_device};
 use tokio::net::TcpListener;
@@ -27,11 +28,11 @@ use tokio::sync::watch;
 
 use super::device::{self, Device, Lifetime};
 use super::flags::Flags;
-use super::link::Target;
+use super::link::{Target, without_password};
 use super::listeners::{self, BoundTransports, Transports};
 use super::run_directory::RunDirectory;
 use super::status::unreadable;
-use super::{EXIT_CODES, Failure, log, print_line, unix_seconds};
+use super::{EXIT_CODES, Failure, VERSION, log, print_line, unix_seconds};
 
 const HELP: &str = "\
 Examples:
@@ -100,7 +101,7 @@ impl Args {
         let transports = Transports::new(&config.endpoints, acceptor.as_ref())?;
         let (bound, listener) = runtime.block_on(bind(transports, config.endpoints.http))?;
         let tls = acceptor.clone().filter(|_| config.endpoints.http_tls);
-        let http = Http { listener, access: Access::with_token(&directory.token()?), tls };
+        let access = Access::with_token(&directory.token()?);
         let path = directory.store();
         let failed = |error: StartError| match error {
             StartError::Store(error) => unreadable(&error).context(path.display()),
@@ -117,6 +118,10 @@ impl Args {
             );
         }
         let service = start(&mut store, &config.run, &registry, &master, timing, 0).map_err(failed)?;
+        let stored = RunTerms::load(&store).map_err(failed)?;
+        let stored = Some(Stored { reader: Arc::new(store.reader()), terms: Arc::new(stored) });
+        audit_start(&mut store, &config, &directory, &registry, &service).map_err(|error| failed(error.into()))?;
+        let http = Http { listener, access, tls, stored };
         http.warn_if_readable();
         let files =
             Files { directory: directory.clone(), access: http.access.clone(), acceptor, endpoints: config.endpoints };
@@ -142,6 +147,30 @@ impl Args {
         self.flags.apply(&mut config)?;
         Ok(config)
     }
+}
+
+/// Records the start in the audit log, and what has changed since the start before.
+fn audit_start(
+    store: &mut File,
+    config: &ServiceConfig,
+    directory: &RunDirectory,
+    registry: &Registry,
+    service: &StateMachine,
+) -> Result<(), StoreError> {
+    let event = AuditEvent::Start { version: VERSION.into(), config_hash: service.status(0).config_hash };
+    let mut settings = serde_json::to_value(&config.endpoints).unwrap_or_default();
+    if let Some(url) = &config.endpoints.mqtt {
+        settings["mqtt"] = without_password(url).into();
+    }
+    let run = serde_json::to_value(config.run).unwrap_or_default();
+    let settings = [settings, run].into_iter().filter_map(|value| value.as_object().cloned()).flatten().collect();
+    let author = directory.registry_author().unwrap_or_else(own_author);
+    AuditRecord::start(store, own_author().entry(event), settings, (registry, author))?.append(store)
+}
+
+/// Returns the present time and the user of this process.
+fn own_author() -> Author {
+    Author { at: unix_seconds(), uid: fs::metadata("/proc/self").ok().map(|own| own.uid()) }
 }
 
 /// Reads the certificate, if there is one.
@@ -240,7 +269,7 @@ fn demonstrate(http: SocketAddr) -> Result<(), Failure> {
         }
         Ok(())
     };
-    let http = Http { listener, access, tls: None };
+    let http = Http { listener, access, tls: None, stored: None };
     runtime.block_on(listen(bound, http, service, (Box::new(store), None), &registry, started, || ()))
 }
 
@@ -259,6 +288,7 @@ struct Http {
     listener: TcpListener,
     access: Access,
     tls: Option<Acceptor>,
+    stored: Option<Stored>,
 }
 
 impl Http {
@@ -311,16 +341,18 @@ async fn listen(
         }
     };
     let (handle, mut worker) = worker::start(service, Box::new(store), observe);
-    let pages = Pages { status, meter, name: name.clone(), worker: handle.clone() };
+    let pages = Pages { status, meter, name: name.clone(), worker: handle.clone(), stored: http.stored };
     tokio::spawn(http::serve(http.listener, pages, http.access, http.tls));
     let listening = transports.start(&handle, registry)?;
     tracing::info!(devices = %listening, http = %url, "listening");
-    started(handle, listening, (&url, &name))?;
+    started(handle.clone(), listening, (&url, &name))?;
     let result = loop {
         tokio::select! {
             result = &mut worker => break result.map_err(|error| Failure::Io(error.to_string()))?,
             _ = terminate.recv() => {
                 tracing::info!("SIGTERM received; stopping");
+                let stop = own_author().entry(AuditEvent::Stop { reason: "SIGTERM".into() });
+                handle.audit(AuditRecord::event(stop)).await;
                 return Ok(());
             }
             _ = hangup.recv() => tokio::task::block_in_place(&reload),
@@ -335,34 +367,7 @@ async fn listen(
 /// Interval at which the registry is checked for changes.
 const REGISTRY_POLL: Duration = Duration::from_secs(1);
 
-/// Change of a device in the registry.
-enum Change<'a> {
-    Enrolled(&'a EnrolledDevice),
-    NewKey(&'a EnrolledDevice),
-    /// True if the device is revoked, false if it is reinstated.
-    Revoked(u32, bool),
-}
-
-/// Returns the changes from one registry to a later one. Devices are never removed.
-fn changes<'a>(known: &Registry, registry: &'a Registry) -> Vec<Change<'a>> {
-    let known: BTreeMap<u32, &EnrolledDevice> = known.devices.iter().map(|device| (device.agent, device)).collect();
-    let mut changes = Vec::new();
-    for device in &registry.devices {
-        let Some(old) = known.get(&device.agent) else {
-            changes.push(Change::Enrolled(device));
-            continue;
-        };
-        if old.generation != device.generation {
-            changes.push(Change::NewKey(device));
-        }
-        if old.revoked != device.revoked {
-            changes.push(Change::Revoked(device.agent, device.revoked));
-        }
-    }
-    changes
-}
-
-/// Forwards new devices, revocations and new keys to the service whenever the registry changes.
+/// Forwards changes of the registry to the service, and records them in the audit log.
 async fn watch_registry(directory: RunDirectory, mut known: Registry, master: MasterKey, handle: WorkerHandle) {
     let mut last = None;
     loop {
@@ -371,18 +376,37 @@ async fn watch_registry(directory: RunDirectory, mut known: Registry, master: Ma
             // An unreadable file is tried again at the next interval.
             if let Ok(Some(registry)) = tokio::task::block_in_place(|| directory.registry()) {
                 last = stamp;
-                for change in changes(&known, &registry) {
-                    match change {
-                        Change::Enrolled(device) => {
-                            handle.enroll(registry.identity(device, &master), device.revoked).await;
-                        }
-                        Change::NewKey(device) => handle.rekey(registry.identity(device, &master)).await,
-                        Change::Revoked(agent, revoked) => handle.set_revoked(agent, revoked).await,
-                    }
+                let author = directory.registry_author().unwrap_or_else(own_author);
+                let changes = AuditRecord::registry(&known, &registry, author);
+                for entry in &changes.entries {
+                    apply_change(&entry.event, &registry, &master, &handle).await;
+                }
+                if !changes.entries.is_empty() {
+                    handle.audit(changes).await;
                 }
                 known = registry;
             }
         }
         tokio::time::sleep(REGISTRY_POLL).await;
+    }
+}
+
+/// Forwards a change of a device to the service.
+async fn apply_change(event: &AuditEvent, registry: &Registry, master: &MasterKey, handle: &WorkerHandle) {
+    let device = |agent: u32| registry.devices.iter().find(|device| device.agent == agent);
+    match *event {
+        AuditEvent::Enrolled { agent } => {
+            if let Some(device) = device(agent) {
+                handle.enroll(registry.identity(device, master), device.revoked).await;
+            }
+        }
+        AuditEvent::Rekeyed { agent, .. } => {
+            if let Some(device) = device(agent) {
+                handle.rekey(registry.identity(device, master)).await;
+            }
+        }
+        AuditEvent::Revoked { agent } => handle.set_revoked(agent, true).await,
+        AuditEvent::Unrevoked { agent } => handle.set_revoked(agent, false).await,
+        _ => {}
     }
 }

@@ -10,7 +10,7 @@ use fedbandit::service::client::Client;
 use fedbandit::service::store::StoreError;
 use fedbandit::service::store::file::File;
 use fedbandit::service::transport::tls::Connector;
-use fedbandit::service::{DeviceQuery, Inspection, StartError, inspect};
+use fedbandit::service::{DeviceOrder, DeviceQuery, Inspection, RunTerms, StartError, inspect};
 use fedbandit::simulation::report::format_number;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -54,10 +54,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 impl Args {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let with_devices = self.json;
+        let devices = if self.json { Devices::All } else { Devices::Alarming };
         let status = match &self.dir {
-            Some(path) => query_directory(&RunDirectory { path: path.clone() }, with_devices)?,
-            None => self.service()?.status(with_devices)?,
+            Some(path) => query_directory(&RunDirectory { path: path.clone() }, devices)?,
+            None => self.service()?.status(devices)?,
         };
         if self.json { print_json(&status) } else { print_line(&format_status(&status)) }
     }
@@ -89,102 +89,151 @@ impl RunningService {
         }
     }
 
-    /// Queries a page.
-    pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
+    fn get(&self, path: &str) -> Result<String, Failure> {
         let failed = |error| Failure::from(error).context(self.client.url());
         self.client.get(path, self.token.as_ref()).map_err(failed)
     }
 
-    fn json(&self, path: &str) -> Result<Value, Failure> {
+    /// Queries a page in JSON.
+    pub(super) fn json(&self, path: &str) -> Result<Value, Failure> {
         serde_json::from_str(&self.get(path)?).map_err(|error| Failure::data(error).context(self.client.url()))
     }
 
-    /// Queries the status, with the device table if asked.
-    fn status(&self, with_devices: bool) -> Result<Value, Failure> {
+    /// Queries the status with its devices.
+    fn status(&self, devices: Devices) -> Result<Value, Failure> {
         let mut status = self.json("/status.json")?;
-        if with_devices {
-            status["devices"] = all_devices(|after| {
-                let after = after.map(|agent| format!("&after={agent}")).unwrap_or_default();
-                self.json(&format!("/api/devices?limit={}{after}", DeviceQuery::MAX_LIMIT))
-            })?;
-        }
+        devices.add(&mut status, |DeviceQuery { order, after, limit }| {
+            let (order, after) = (order.name(), after.map(|agent| format!("&after={agent}")).unwrap_or_default());
+            self.json(&format!("/api/devices?order={order}&limit={limit}{after}"))
+        })?;
         status["service"] = json!(self.client.url());
         Ok(status)
     }
 }
 
+/// Devices that are added to a status.
+#[derive(Clone, Copy)]
+pub(super) enum Devices {
+    /// All of them, as `devices`.
+    All,
+    /// The most alarming ones, as `alarming`.
+    Alarming,
+}
+
+/// Number of devices that a status lists in each order.
+const ALARMING: usize = 5;
+
+impl Devices {
+    fn add(self, status: &mut Value, page: impl Fn(DeviceQuery) -> Result<Value, Failure>) -> Result<(), Failure> {
+        match self {
+            Self::All => status["devices"] = all_devices(page)?,
+            Self::Alarming => {
+                for order in [DeviceOrder::Missing, DeviceOrder::Zeroed] {
+                    let page = page(DeviceQuery { order, after: None, limit: ALARMING })?;
+                    status["alarming"][order.name()] = page["devices"].clone();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Collects the device table from its pages, each of which follows a device.
-fn all_devices(page: impl Fn(Option<u64>) -> Result<Value, Failure>) -> Result<Value, Failure> {
-    let (mut devices, mut after) = (Vec::new(), None);
+fn all_devices(page: impl Fn(DeviceQuery) -> Result<Value, Failure>) -> Result<Value, Failure> {
+    let mut query = DeviceQuery { limit: DeviceQuery::MAX_LIMIT, ..DeviceQuery::default() };
+    let mut devices = Vec::new();
     loop {
-        let mut page = page(after)?;
+        let mut page = page(query)?;
         if let Value::Array(rows) = page["devices"].take() {
             devices.extend(rows);
         }
+        let next = page["next"].as_u64().and_then(|next| u32::try_from(next).ok());
         // The numbers grow, so that a service cannot answer forever.
-        match page["next"].as_u64().filter(|next| Some(*next) > after) {
-            Some(next) => after = Some(next),
+        match next.filter(|next| Some(*next) > query.after) {
+            Some(next) => query.after = Some(next),
             None => return Ok(devices.into()),
         }
     }
 }
 
+/// Returns the device table of a run, from its service or its store; null before the run has begun.
+pub(super) fn device_table(directory: &RunDirectory) -> Result<Value, Failure> {
+    let has_begun = || File::open_read_only(&directory.store()).map_or(true, |store| RunTerms::load(&store).is_ok());
+    if !directory.store().exists() || !has_begun() {
+        return Ok(Value::Null);
+    }
+    Ok(query_directory(directory, Devices::All)?["devices"].take())
+}
+
+/// Source of the data of a run: its running service, or its store if none is running.
+pub(super) enum Source {
+    Service(RunningService),
+    Store(File),
+}
+
+impl Source {
+    /// Finds the source. Waits for a service that is starting or stopping.
+    pub(super) fn find(directory: &RunDirectory) -> Result<Self, Failure> {
+        let path = directory.store();
+        for _ in 0..ATTEMPTS {
+            if let Some(service) = RunningService::find(directory)? {
+                return Ok(Self::Service(service));
+            }
+            match File::open_read_only(&path) {
+                Ok(store) => return Ok(Self::Store(store)),
+                Err(error) if File::is_locked(&error) => thread::sleep(PAUSE),
+                Err(error) => return Err(unreadable(&error).context(path.display())),
+            }
+        }
+        Err(Failure::Io(format!("{}: in use by another process, and no service answers", path.display())))
+    }
+}
+
 /// Queries the run's service, or reads the store if none is running.
-fn query_directory(directory: &RunDirectory, with_devices: bool) -> Result<Value, Failure> {
-    of_begun_run(directory, with_devices)?.ok_or_else(|| {
+fn query_directory(directory: &RunDirectory, devices: Devices) -> Result<Value, Failure> {
+    of_begun_run(directory, devices)?.ok_or_else(|| {
         let enrolled = directory.registry().ok().flatten().map_or(0, |registry| registry.devices.len());
         Failure::Config(format!("{}: the run has not begun; {enrolled} devices enrolled", directory.path.display()))
     })
 }
 
 /// As [`query_directory`]; none if the run has not begun.
-pub(super) fn of_begun_run(directory: &RunDirectory, with_devices: bool) -> Result<Option<Value>, Failure> {
+pub(super) fn of_begun_run(directory: &RunDirectory, devices: Devices) -> Result<Option<Value>, Failure> {
     let registry = directory.expect_registry()?;
     let path = directory.store();
     if !path.exists() {
         return Ok(None);
     }
-    let mut unanswered = None;
+    let mut result = Err(Failure::Io(format!("{}: no service answers", directory.path.display())));
     for _ in 0..ATTEMPTS {
-        match RunningService::find(directory)?.map(|service| service.status(with_devices)) {
-            Some(Ok(status)) => return Ok(Some(status)),
-            Some(Err(failure)) => unanswered = Some(failure),
-            None => {}
-        }
-        match File::open_read_only(&path) {
-            Ok(store) => {
+        result = match Source::find(directory)? {
+            Source::Service(service) => service.status(devices),
+            Source::Store(store) => {
                 let inspection = match inspect(&store, &registry) {
                     Err(StartError::NotBegun) => return Ok(None),
                     inspection => inspection.map_err(|error| Failure::data(error).context(path.display()))?,
                 };
-                return stored_status(&inspection, with_devices).map(Some);
+                return stored_status(&inspection, devices).map(Some);
             }
-            Err(error) if File::is_locked(&error) => thread::sleep(PAUSE),
-            Err(error) => return Err(unreadable(&error).context(path.display())),
+        };
+        if result.is_ok() {
+            break;
         }
+        // The service may have stopped between two answers, or be changing its certificate.
+        thread::sleep(PAUSE);
     }
-    let silent = || Failure::Io(format!("{}: in use by another process, and no service answers", path.display()));
-    Err(unanswered.unwrap_or_else(silent))
+    result.map(Some)
 }
 
-fn stored_status(inspection: &Inspection, with_devices: bool) -> Result<Value, Failure> {
+fn stored_status(inspection: &Inspection, devices: Devices) -> Result<Value, Failure> {
     let mut status = as_answered(&inspection.status())?;
-    if with_devices {
-        status["devices"] = all_devices(|after| {
-            let after = after.and_then(|agent| agent.try_into().ok());
-            as_answered(&inspection.devices(DeviceQuery {
-                after,
-                limit: DeviceQuery::MAX_LIMIT,
-                ..DeviceQuery::default()
-            }))
-        })?;
-    }
+    devices.add(&mut status, |query| as_answered(&inspection.devices(query)))?;
     status["service"] = Value::Null;
     Ok(status)
 }
 
 /// Converts through text, so that numbers have the same digits as in a service's answer.
-fn as_answered(value: &impl Serialize) -> Result<Value, Failure> {
+pub(super) fn as_answered(value: &impl Serialize) -> Result<Value, Failure> {
     serde_json::from_str(&serde_json::to_string(value).map_err(Failure::data)?).map_err(Failure::data)
 }
 
@@ -224,11 +273,21 @@ fn format_status(status: &Value) -> String {
     let received = |key: &str| format!("{} {key}", format_value(&status["received"][key]));
     line("summaries", ["accepted", "late", "duplicate", "refused"].map(received).join(", "));
     for (name, key) in [("zeroed", "faults"), ("dropped", "dropped")] {
-        let counts: Vec<_> =
-            status[key].as_object().into_iter().flatten().map(|(reason, n)| format!("{n} {reason}")).collect();
-        if !counts.is_empty() {
-            line(name, counts.join(", "));
+        if let Some(reasons) = reasons(&status[key]) {
+            line(name, reasons);
         }
+    }
+    let listed = |order: &str| status["alarming"][order].as_array().into_iter().flatten();
+    let absent = listed("missing").filter(|device| device["revoked"] == false && device["missing_streak"] != 0);
+    let absent: Vec<_> =
+        absent.map(|device| format!("{} ({} episodes)", device["agent"], device["missing_streak"])).collect();
+    if !absent.is_empty() {
+        line("absent", absent.join(", "));
+    }
+    let zeroed: Vec<_> = listed("zeroed").filter_map(|device| Some((device, reasons(&device["zeroed"])?))).collect();
+    if !zeroed.is_empty() {
+        let zeroed = zeroed.into_iter().map(|(device, reasons)| format!("{} ({reasons})", device["agent"]));
+        line("zeroed from", zeroed.collect::<Vec<_>>().join("; "));
     }
     let distance =
         |suspect: &Value| format!("{} ({} median radii)", suspect["agent"], format_value(&suspect["distance"]));
@@ -253,6 +312,12 @@ fn format_status(status: &Value) -> String {
     }
     line("terms", status["config_hash"].as_str().unwrap_or_default().into());
     text.trim_end().into()
+}
+
+/// Formats counts by reason; none if there are none.
+fn reasons(counts: &Value) -> Option<String> {
+    let counts: Vec<_> = counts.as_object()?.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+    (!counts.is_empty()).then(|| counts.join(", "))
 }
 
 /// Formats a count in full, and any other number with three digits.

@@ -46,6 +46,18 @@ pub enum DeviceOrder {
     Zeroed,
 }
 
+impl DeviceOrder {
+    /// Returns the name, as in a query.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Number => "number",
+            Self::Distance => "distance",
+            Self::Missing => "missing",
+            Self::Zeroed => "zeroed",
+        }
+    }
+}
+
 /// Page of the device table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DevicePage {

@@ -1,5 +1,6 @@
 //! Status page, device table, status as JSON, Prometheus metrics and health over HTTP.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use axum::{Json, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -23,7 +25,11 @@ use tokio_stream::wrappers::WatchStream;
 use super::Status;
 use super::access::Access;
 use super::device_table::{DevicePage, DeviceQuery};
+use super::export::{self, ExportError, PageQuery};
 use super::metrics::{self, Meter};
+use super::start::StartError;
+use super::store::{Reader, StoreError};
+use super::terms::RunTerms;
 use super::transport::tcp;
 use super::transport::tls::Acceptor;
 use super::worker::WorkerHandle;
@@ -49,6 +55,17 @@ pub struct Pages {
     pub name: String,
     /// Worker, which has the device table.
     pub worker: WorkerHandle,
+    /// Store and terms of the run; none if the store is not durable.
+    pub stored: Option<Stored>,
+}
+
+/// Store of a run beside its writer.
+#[derive(Clone)]
+pub struct Stored {
+    /// Read access to the store.
+    pub reader: Arc<dyn Reader>,
+    /// Terms of the run.
+    pub terms: Arc<RunTerms>,
 }
 
 /// Serves HTTP requests, over TLS if there is an acceptor, until the process ends.
@@ -70,7 +87,8 @@ pub async fn serve(listener: TcpListener, pages: Pages, access: Access, tls: Opt
     .await;
 }
 
-fn router(Pages { status, meter, name, worker }: Pages) -> Router {
+fn router(Pages { status, meter, name, worker, stored }: Pages) -> Router {
+    let table = |get: Get| route(move |query| rows(query, stored.clone(), get));
     Router::new()
         .route("/", route(page))
         .route("/events", route(events))
@@ -79,7 +97,41 @@ fn router(Pages { status, meter, name, worker }: Pages) -> Router {
         .route("/metrics", route(move |status| metrics_text(status, meter)))
         .route("/status.json", route(status_json))
         .route("/api/devices", route(move |query| devices(query, worker)))
+        .route("/api/run", table.clone()(|stored, _| json(&stored.terms.head())))
+        .route(
+            "/api/releases",
+            table.clone()(|stored, query| json(&export::releases(&*stored.reader, &stored.terms, query)?)),
+        )
+        .route(
+            "/api/messages",
+            table.clone()(|stored, query| json(&export::messages(&*stored.reader, &stored.terms, query)?)),
+        )
+        .route("/api/audit", table(|stored, query| json(&export::audit(&*stored.reader, query)?)))
         .with_state(status)
+}
+
+/// Function that reads a page of a table from a store, as JSON.
+type Get = fn(&Stored, PageQuery) -> Result<String, ExportError>;
+
+fn json(page: &impl Serialize) -> Result<String, ExportError> {
+    Ok(serde_json::to_string(page).map_err(StoreError::new).map_err(StartError::from)?)
+}
+
+/// Answers with a page of a table, read in a thread of its own.
+async fn rows(
+    RawQuery(query): RawQuery,
+    stored: Option<Stored>,
+    get: Get,
+) -> Result<impl IntoResponse, (StatusCode, String)> {
+    let query = parameters(query.as_deref())?;
+    let stored = stored.ok_or_else(|| (StatusCode::NOT_FOUND, "a demonstration stores nothing\n".into()))?;
+    let page = tokio::task::spawn_blocking(move || get(&stored, query)).await;
+    let failed = |reason: &dyn Display| (StatusCode::INTERNAL_SERVER_ERROR, format!("{reason}\n"));
+    let page = page.map_err(|error| failed(&error))?.map_err(|error| match error {
+        ExportError::Private => (StatusCode::FORBIDDEN, format!("{error}; add raw=true to read them\n")),
+        other => failed(&other),
+    })?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], page))
 }
 
 /// Answers the requests of one connection.
@@ -113,7 +165,8 @@ async fn check(State(access): State<Access>, request: Request, next: Next) -> Re
 fn parameters<T: DeserializeOwned>(query: Option<&str>) -> Result<T, (StatusCode, String)> {
     let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    let map: serde_json::Map<_, _> = pairs.map(|(key, value)| (key.into(), number_or_text(value))).collect();
+    let value = |text: &str| text.parse().map_or_else(|_| number_or_text(text), serde_json::Value::Bool);
+    let map: serde_json::Map<_, _> = pairs.map(|(key, text)| (key.into(), value(text))).collect();
     serde_json::from_value(map.into())
         .map_err(|error| (StatusCode::BAD_REQUEST, format!("invalid parameters: {error}\n")))
 }

@@ -6,11 +6,13 @@
 //!
 //! | module | role |
 //! |---|---|
+//! | [`audit`] | who changed the service and its devices, and when |
 //! | [`config`] | settings of a service, read from flags, environment and TOML |
 //! | [`event`] | entries of the event log and their encoding |
 //! | [`store`] | durable event log (`file` on redb, `memory` for tests) |
 //! | [`worker`] | the thread that owns state machine and store |
 //! | [`transport`] | TCP, TLS, MQTT and serial links |
+//! | [`export`] | models, messages and the audit log, a page at a time |
 //! | [`http`], [`access`], [`client`] | status page, device table, metrics, health; the token that permits them; their client |
 //! | [`metrics`] | list of metrics, from which their text, the dashboard and the documentation follow |
 //!
@@ -19,10 +21,12 @@
 
 pub mod access;
 mod any_controller;
+pub mod audit;
 pub mod client;
 pub mod config;
 mod device_table;
 pub mod event;
+pub mod export;
 pub mod http;
 mod master_key;
 pub mod metrics;

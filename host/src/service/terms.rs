@@ -105,6 +105,11 @@ impl RunTerms {
         Self { schema: SCHEMA, ..self }
     }
 
+    /// Describes the run, for the first line of an export.
+    pub fn head(&self) -> Value {
+        serde_json::json!({ "version": crate::VERSION, "run": self.run, "config": self.config })
+    }
+
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

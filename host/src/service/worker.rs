@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fedbandit_core::wire::Identity;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::audit::{AuditEvent, AuditRecord, Author};
 use super::device_table::{DevicePage, DeviceQuery};
 use super::state_machine::{Dropped, Link, StateMachine};
 use super::status::Status;
@@ -41,6 +42,7 @@ enum Request {
     Rekey(Identity),
     Enroll(Identity, bool),
     Devices(DeviceQuery, oneshot::Sender<DevicePage>),
+    Audit(Box<AuditRecord>, oneshot::Sender<()>),
     Tick,
 }
 
@@ -150,6 +152,12 @@ impl WorkerHandle {
         self.agents.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    /// Appends to the audit log. Returns once the entries are durable, or false if the worker has stopped.
+    pub async fn audit(&self, record: AuditRecord) -> bool {
+        let (sender, durable) = oneshot::channel();
+        self.sender.send(Request::Audit(Box::new(record), sender)).await.is_ok() && durable.await.is_ok()
+    }
+
     /// Registers a link. The worker sends the link's frames to `outgoing`, and drops it to close the link. Returns none if
     /// the worker has stopped.
     pub async fn connect(&self, outgoing: mpsc::Sender<Vec<u8>>, transport: Transport) -> Option<Link> {
@@ -237,10 +245,17 @@ fn run(
                 }
                 // The client may have left.
                 Request::Devices(query, sender) => drop(sender.send(service.devices(query, now))),
+                Request::Audit(record, sender) => {
+                    record.append(&mut *store)?;
+                    // The caller may have left.
+                    let _ = sender.send(());
+                }
                 Request::Tick => {}
             }
         }
-        commit_and_tick(&mut service, &mut *store, now)?;
+        if let Err(error) = commit_and_tick(&mut service, &mut *store, now) {
+            return Err(audit_error(error, &mut *store));
+        }
         receipts.drain(..).for_each(|receipt: Receipt| receipt());
         while let Some(outgoing) = service.poll() {
             if let Some(connection) = connections.get(&outgoing.link) {
@@ -253,6 +268,18 @@ fn run(
             reported = Some(now);
         }
     }
+}
+
+/// Records an error that stops the service. After an error of the store nothing can be recorded.
+fn audit_error(error: ServeError, store: &mut dyn Store) -> ServeError {
+    if let ServeError::Rule(reason) = &error {
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let stop = Author { at, uid: None }.entry(AuditEvent::Stop { reason: reason.to_string() });
+        if let Err(error) = AuditRecord::event(stop).append(store) {
+            tracing::error!(%error, "the stop is not in the audit log");
+        }
+    }
+    error
 }
 
 /// Commits the events of handled frames, advances the time, and commits the events that follow from it. Frames may be sent
@@ -330,6 +357,10 @@ mod tests {
         }
 
         fn set_value(&mut self, _: &str, _: &[u8]) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn append_audit(&mut self, _: &[Vec<u8>], _: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
             Ok(())
         }
     }

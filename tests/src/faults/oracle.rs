@@ -701,4 +701,7 @@ impl Store for Watched<'_> {
         }
         outcome
     }
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        self.store.append_audit(entries, values)
+    }
 }

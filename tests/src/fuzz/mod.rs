@@ -229,7 +229,7 @@ fn status_server() -> SocketAddr {
                 let (handle, _running) = worker::start(service(), Box::new(Memory::default()), |_| {});
                 sender.send(listener.local_addr().expect("bound address")).expect("receiver waits");
                 let meter = Arc::new(Meter::new(Arc::default(), None, Instant::now()));
-                let pages = Pages { status, meter, name: "name".into(), worker: handle };
+                let pages = Pages { status, meter, name: "name".into(), worker: handle, stored: None };
                 let access = Access::with_token(&Token::parse(TOKEN).expect("valid token"));
                 http::serve(listener, pages, access, None).await;
             });

@@ -11,7 +11,7 @@ use fedbandit::service::client::Client;
 use fedbandit::service::transport::tls::Connector;
 use serde_json::Value;
 
-use crate::process::{LAST_RESORT, wait_until};
+use crate::process::{LAST_RESORT, wait_for, wait_until};
 use crate::test_certificate;
 use crate::test_fleet::{Fleet, Service, connect};
 
@@ -49,7 +49,7 @@ fn pages_need_the_token() {
     }
     // For supervisors, and for `status`, which sends its token to its own service only.
     assert!(request(&service, "/healthz", "").ends_with("\r\n\r\nok\n"));
-    let name = fs::read_to_string(fleet.path().join("fleet/service")).unwrap();
+    let name = wait_for("recorded service", || fs::read_to_string(fleet.path().join("fleet/service")).ok());
     let name = name.split_whitespace().nth(1).unwrap();
     assert!(request(&service, "/name", "").ends_with(&format!("\r\n\r\n{name}")));
     let bearer = format!("authorization: bearer {token}\r\n");

@@ -286,7 +286,6 @@ fn exports_equal_the_store_in_both_formats() {
     here.stdout("enroll --dir fleet --count 1 --sealed");
     here.configure("rewards = \"bounded\"\nprivacy = \"4,1e-6\"\nepisode-len = 8");
     let service = here.serve();
-    here.refuses("export --dir fleet --what releases", 74, "in use by another process; stop its service first");
     here.devices(&service.devices[0], "--count 3 --episodes 1").report();
     service.wait_for(|status| status["received"]["accepted"] == 3);
     here.stdout("revoke --dir fleet 2");
@@ -294,14 +293,26 @@ fn exports_equal_the_store_in_both_formats() {
     let (head, devices) = devices.split_once('\n').unwrap();
     assert_eq!(serde_json::from_str::<Value>(head.strip_prefix("# ").unwrap()).unwrap()["config"]["dim"], 2);
     let lines: Vec<&str> = devices.lines().collect();
-    assert_eq!((lines[0], lines.len()), ("agent,sealed,revoked,enrolled_at,generation", 4));
+    let observed = "last_episode,missing_streak,zeroed,distance,seconds_since_seen,connected,transport,boot,dropped,dropped_unverified";
+    assert_eq!((lines[0], lines.len()), (&*format!("agent,sealed,revoked,enrolled_at,generation,{observed}"), 4));
+    // Private: no reasons for zero, and no distance.
+    assert!(lines[3].contains(",0,1,0,,,") && lines[3].contains(",tcp,"), "{devices}");
     assert!(lines[2].starts_with("2,false,true,") && lines[3].starts_with("3,true,false,"), "{devices}");
     let [enrolled_at, generation] =
         [3, 4].map(|column| lines[1].split(',').nth(column).unwrap().parse::<u64>().unwrap());
     assert!(enrolled_at > 1_700_000_000 && generation == 0, "{devices}");
+    here.refuses("export --dir fleet --what messages", 2, "the run is private");
+    let tables = ["--what releases --format json", "--what releases", "--what messages --raw"];
+    let exported = |table: &&str| here.stdout(&format!("export --dir fleet {table}"));
+    let running = tables.each_ref().map(exported);
+    let answer = service.get("/api/messages");
+    assert!(answer.starts_with("HTTP/1.0 403 ") && answer.contains("messages contain no noise"), "{answer}");
     drop(service);
 
     here.refuses("export --dir fleet --what messages", 2, "the run is private");
+    assert_eq!(tables.each_ref().map(exported), running, "a running service exports the same");
+    let stopped = here.stdout("export --dir fleet --what devices");
+    assert!(stopped.lines().nth(4).unwrap().ends_with(",0,1,0,,,,,,,,"), "{stopped}");
     let mut stored: Vec<Event> = Vec::new();
     let store = File::open_read_only(&here.path().join("fleet/run.redb")).unwrap();
     store.replay(0, &mut |_, bytes| stored.push(Event::from_bytes(bytes, 2).unwrap())).unwrap();
@@ -420,7 +431,11 @@ fn failed_first_start_leaves_no_trace() {
     here.stdout("enroll --dir fleet --count 1");
     here.configure("window = 4\naggregator = \"krum\"");
     drop(here.serve());
-    here.refuses("enroll --dir fleet", 2, "a device without data for a corrupted one; continue it in another directory");
+    here.refuses(
+        "enroll --dir fleet",
+        2,
+        "a device without data for a corrupted one; continue it in another directory",
+    );
     // A store that a crash left before its run began.
     let path = here.path().join("fleet/run.redb");
     fs::remove_file(&path).unwrap();

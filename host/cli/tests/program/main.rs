@@ -1,9 +1,11 @@
 //! The service, its devices and its brokers as separate processes.
 
 mod access;
+mod audit;
 mod broker;
 mod commands;
 mod crash;
+mod device_table;
 #[path = "../shared/directory.rs"]
 mod directory;
 mod guide;

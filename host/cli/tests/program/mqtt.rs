@@ -233,6 +233,10 @@ impl<F: FnMut() -> Result<(), StoreError>> Store for Hooked<F> {
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         self.0.set_value(name, value)
     }
+
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        self.0.append_audit(entries, values)
+    }
 }
 
 /// The summary of a first episode, at dimension 4.

@@ -29,7 +29,7 @@ fn status_of_a_copy_does_not_query_the_service_of_the_original() {
     assert_eq!(fleet.json("status --dir fleet --json")["service"], url);
     let original = fleet.path().join("fleet");
     copy(&original, &fleet.path().join("copy"));
-    assert!(fs::read_to_string(fleet.path().join("copy/service")).unwrap().starts_with(&service.http));
+    assert!(fs::read_to_string(fleet.path().join("copy/service")).unwrap().starts_with(&url));
     let copied = fleet.json("status --dir copy --json");
     assert_eq!((&copied["service"], &copied["episode"]), (&Value::Null, &1.into()));
     // A moved directory still has the store that the service has open.

@@ -14,7 +14,7 @@ use crate::process::{LAST_RESORT, wait_until};
 use crate::test_fleet::{Fleet, Service};
 
 /// Script that is added to the page. It records errors, and completes the loading of the page, and so the screenshot, once
-/// an event of the service has changed the episode.
+/// an event of the service has changed the episode and the device table has arrived.
 const WITNESS: &str = r#"<head><script>
 const root = document.documentElement, note = top.document.documentElement.dataset;
 addEventListener("error", event => { note.problem = event.message; });
@@ -22,7 +22,8 @@ console.error = (...words) => { note.problem = words.join(" "); };
 addEventListener("DOMContentLoaded", () => {
   const episode = document.getElementById("episode"), before = episode.textContent;
   note.before = before;
-  new MutationObserver(() => { if (episode.textContent !== before) fetch("/go"); }).observe(episode, { childList: true });
+  const isComplete = () => episode.textContent !== before && document.getElementById("devices").tBodies[0]?.rows.length;
+  new MutationObserver(() => { if (isComplete()) fetch("/go"); }).observe(document.body, { childList: true, subtree: true });
 });
 addEventListener("load", () => {
   note.after = document.getElementById("episode").textContent;
@@ -34,9 +35,14 @@ addEventListener("load", () => {
 
 /// Serves a service's pages with [`WITNESS`] in them, and returns the address.
 fn witness(service: &Service) -> String {
+    witness_with(service, &service.authorization)
+}
+
+/// As [`witness`], with a header for requests of the browser that have no authorization of their own.
+fn witness_with(service: &Service, authorization: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let service = (service.http.clone(), service.authorization.clone());
+    let service = (service.http.clone(), authorization.to_owned());
     let go = Arc::new(AtomicBool::new(false));
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -65,6 +71,8 @@ fn answer(mut stream: TcpStream, (service, authorization): &(String, String), go
             return write!(stream, "HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
         _ => {
+            let own = head.iter().find(|line| line.to_ascii_lowercase().starts_with("authorization:"));
+            let authorization = own.map_or_else(|| authorization.clone(), |line| format!("{line}\r\n"));
             let mut upstream = TcpStream::connect(service)?;
             write!(upstream, "GET {path} HTTP/1.0\r\nHost: {service}\r\n{authorization}\r\n")?;
             if path != "/" {
@@ -73,6 +81,9 @@ fn answer(mut stream: TcpStream, (service, authorization): &(String, String), go
             go.store(false, Ordering::Relaxed);
             let mut page = String::new();
             upstream.read_to_string(&mut page)?;
+            if !page.starts_with("HTTP/1.0 200 ") {
+                return stream.write_all(page.as_bytes());
+            }
             let body = page.split_once("\r\n\r\n").unwrap().1.replacen("<head>", WITNESS, 1);
             let body = body.replacen("</body>", "<img src=\"/hold\" alt=\"\" hidden></body>", 1);
             let kind = "Content-Type: text/html; charset=utf-8\r\nConnection: close";
@@ -127,6 +138,12 @@ impl Seen {
         rest.split_once('>').unwrap().1.split_once('<').unwrap().0
     }
 
+    /// Returns the number of rows of a table.
+    fn rows(&self, id: &str) -> usize {
+        let table = self.0.split_once(&format!("<table id=\"{id}\"")).unwrap().1;
+        table.split_once("</table>").unwrap().0.matches("<tr>").count()
+    }
+
     /// Sum of red, green and blue of the background.
     fn brightness(&self) -> u32 {
         let numbers = self.note("background").unwrap().split(|c: char| !c.is_ascii_digit());
@@ -163,6 +180,8 @@ fn page_updates_at_every_width_in_light_and_dark() {
         assert!(day.text("reward").parse::<f64>().is_ok_and(|reward| reward.abs() < 1.0), "{}", day.text("reward"));
         assert!(!day.hides("reward-card") && day.hides("promise"));
         assert!(day.0.contains("<polyline") && day.0.contains("device "));
+        assert_eq!(day.rows("devices"), 26, "a head and a page of 25 devices");
+        assert!(day.text("devices-note").starts_with("Distance is in median radii"), "{}", day.text("devices-note"));
         assert!(day.0.contains(", identifiable") && day.0.contains("more than 30 of 50 devices"));
     }
 }
@@ -178,5 +197,20 @@ fn private_run_shows_its_guarantee_and_no_rewards() {
     assert!(seen.hides("reward-card") && !seen.hides("promise"));
     assert_eq!(seen.text("reward"), "–");
     assert!(seen.text("promise-text").contains("(μ, ν) = (4, 1.0e-6)"), "{}", seen.text("promise-text"));
+    assert_eq!(seen.rows("devices"), 6);
+    assert!(seen.text("devices-note").starts_with("A private run shows neither"), "{}", seen.text("devices-note"));
     assert!(seen.0.contains("not shown: releases are private") && seen.0.contains("not available in private runs"));
+}
+
+/// The browser sends the token, entered as password, with the page's own requests as well.
+#[test]
+#[ignore = "needs Chromium: ./ci.sh page"]
+fn browser_with_the_token_loads_page_table_and_events() {
+    let fleet = Fleet::new("page-token", 3);
+    fleet.configure("deadline = 1");
+    let service = fleet.serve();
+    let token = fs::read_to_string(fleet.path().join("fleet/http.token")).unwrap();
+    let address = witness_with(&service, "");
+    let seen = Seen::new(&format!("any:{}@{address}/", token.trim()), DESK, false, "token");
+    assert_eq!((seen.text("state"), seen.text("enrolled"), seen.rows("devices")), ("running", "3", 4));
 }

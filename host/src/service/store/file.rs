@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::{fs, io};
 
 use redb::backends::FileBackend;
@@ -10,10 +11,12 @@ use redb::{
     StorageBackend, TableDefinition, TableError, WriteTransaction,
 };
 
-use super::{Snapshot, Store, StoreError};
+use super::{Reader, Snapshot, Store, StoreError, Table};
 
 /// Events, numbered from 0.
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
+/// Entries of the audit log, numbered from 0.
+const AUDIT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("audit");
 /// Snapshot in chunks, numbered from 0.
 const SNAPSHOT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("snapshot");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
@@ -29,9 +32,42 @@ pub struct File {
     next: u64,
 }
 
+#[derive(Clone)]
 enum Access {
-    Write(Database),
-    ReadOnly(ReadOnlyDatabase),
+    Write(Arc<Database>),
+    ReadOnly(Arc<ReadOnlyDatabase>),
+}
+
+impl Access {
+    fn read(&self) -> Result<ReadTransaction, StoreError> {
+        let read = match self {
+            Self::Write(database) => database.begin_read(),
+            Self::ReadOnly(database) => database.begin_read(),
+        };
+        read.map_err(StoreError::new)
+    }
+}
+
+/// Read access to a store in a file. The file stays locked until the store and all of its readers are dropped.
+#[derive(Clone)]
+pub struct FileReader(Access);
+
+impl Reader for FileReader {
+    fn rows(&self, table: Table, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
+        let definition = if table == Table::Events { EVENTS } else { AUDIT };
+        let rows = match self.0.read()?.open_table(definition) {
+            // Stores of earlier versions have no audit log.
+            Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+            other => other.map_err(StoreError::new)?,
+        };
+        for row in rows.range(from..).map_err(StoreError::new)? {
+            let (number, row) = row.map_err(StoreError::new)?;
+            if !each(number.value(), row.value()) {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl File {
@@ -77,7 +113,7 @@ impl File {
             last.map_or(0, |(number, _)| number.value() + 1)
         };
         write.commit().map_err(StoreError::new)?;
-        Ok(Self { database: Access::Write(database), next })
+        Ok(Self { database: Access::Write(Arc::new(database)), next })
     }
 
     /// Opens a store read-only. If a crash left the file unclean, redb repairs it first; committed events are unaffected.
@@ -86,8 +122,10 @@ impl File {
     /// The file does not exist, is not a store, or another process has it open.
     pub fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let database = match Builder::new().set_cache_size(CACHE).open_read_only(path) {
-            Err(DatabaseError::RepairAborted) => Access::Write(database(backend(&mut fs::File::options(), path)?)?),
-            other => Access::ReadOnly(other.map_err(StoreError::new)?),
+            Err(DatabaseError::RepairAborted) => {
+                Access::Write(Arc::new(database(backend(&mut fs::File::options(), path)?)?))
+            }
+            other => Access::ReadOnly(Arc::new(other.map_err(StoreError::new)?)),
         };
         Ok(Self { database, next: u64::MAX })
     }
@@ -97,12 +135,13 @@ impl File {
         matches!(error.0.downcast_ref(), Some(DatabaseError::DatabaseAlreadyOpen))
     }
 
+    /// Returns read access that can be used beside this store, in any thread.
+    pub fn reader(&self) -> FileReader {
+        FileReader(self.database.clone())
+    }
+
     fn read(&self) -> Result<ReadTransaction, StoreError> {
-        let read = match &self.database {
-            Access::Write(database) => database.begin_read(),
-            Access::ReadOnly(database) => database.begin_read(),
-        };
-        read.map_err(StoreError::new)
+        self.database.read()
     }
 
     fn write(&self) -> Result<WriteTransaction, StoreError> {
@@ -186,6 +225,21 @@ impl Store for File {
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         let write = self.write()?;
         write.open_table(VALUES).map_err(StoreError::new)?.insert(name, value).map_err(StoreError::new)?;
+        write.commit().map_err(StoreError::new)
+    }
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        let write = self.write()?;
+        {
+            let mut table = write.open_table(AUDIT).map_err(StoreError::new)?;
+            let next = table.last().map_err(StoreError::new)?.map_or(0, |(number, _)| number.value() + 1);
+            for (number, entry) in (next..).zip(entries) {
+                table.insert(number, entry.as_slice()).map_err(StoreError::new)?;
+            }
+            let mut table = write.open_table(VALUES).map_err(StoreError::new)?;
+            for (name, value) in values {
+                table.insert(name, value.as_slice()).map_err(StoreError::new)?;
+            }
+        }
         write.commit().map_err(StoreError::new)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Snapshot, Store, StoreError};
+use super::{Reader, Snapshot, Store, StoreError, Table};
 
 /// Store in memory; its content is lost with the process.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +12,7 @@ pub struct Memory {
     next: u64,
     snapshot: Option<Vec<u8>>,
     values: BTreeMap<String, Vec<u8>>,
+    audit: Vec<Vec<u8>>,
 }
 
 impl Store for Memory {
@@ -42,6 +43,21 @@ impl Store for Memory {
 
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         self.values.insert(name.into(), value.to_vec());
+        Ok(())
+    }
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        self.audit.extend_from_slice(entries);
+        self.values.extend(values.iter().map(|(name, value)| ((*name).into(), value.clone())));
+        Ok(())
+    }
+}
+
+impl Reader for Memory {
+    fn rows(&self, table: Table, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
+        match table {
+            Table::Events => self.events.range(from..).all(|(number, row)| each(*number, row)),
+            Table::Audit => (0..).zip(&self.audit).skip(from as usize).all(|(number, row)| each(number, row)),
+        };
         Ok(())
     }
 }

@@ -79,4 +79,7 @@ impl Store for MeteredStore {
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         self.store.set_value(name, value)
     }
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        self.store.append_audit(entries, values)
+    }
 }

@@ -53,6 +53,30 @@ pub trait Store {
     /// # Errors
     /// The value may not be durable.
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError>;
+
+    /// Appends entries to the audit log and sets named values, durably and atomically.
+    ///
+    /// # Errors
+    /// The entries and values may not be durable.
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError>;
+}
+
+/// Numbered table of a store. Rows keep their numbers; a snapshot may remove events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Log of events.
+    Events,
+    /// Audit log.
+    Audit,
+}
+
+/// Read access to a store beside its writer. A call sees everything that was committed before it.
+pub trait Reader: Send + Sync {
+    /// Calls a function with the rows of a table from a number on, in order, until it returns false.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    fn rows(&self, table: Table, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError>;
 }
 
 /// Error of a store; wraps the error of its backend.
