@@ -55,6 +55,12 @@ pub enum Dropped {
     TooMany,
 }
 
+impl Dropped {
+    /// All reasons.
+    pub const ALL: [Self; 7] =
+        [Self::Length, Self::Version, Self::Unknown, Self::Revoked, Self::Tag, Self::Type, Self::TooMany];
+}
+
 /// Enrolled device.
 struct Device {
     channel: Channel,
