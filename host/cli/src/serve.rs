@@ -27,6 +27,7 @@ use super::flags::Flags;
 use super::link::Target;
 use super::listeners::{self, BoundTransports, Transports};
 use super::run_directory::RunDirectory;
+use super::service_manager::ServiceManager;
 use super::status::unreadable;
 use super::{EXIT_CODES, Failure, log, print_line, unix_seconds};
 
@@ -206,17 +207,26 @@ async fn listen(
     getrandom::fill(&mut name).map_err(|error| Failure::Io(error.to_string()))?;
     let name = format!("{:016x}", u64::from_le_bytes(name));
     tokio::spawn(http::serve(pages, receiver, Arc::clone(&meter), name.clone()));
+    let manager = Arc::new(ServiceManager::from_environment());
+    let (observer, mut progress) = (Arc::clone(&manager), String::new());
     let observe = move |status: Status| {
         meter.observe(&status, Instant::now());
+        let now = describe_progress(&status);
+        if now != progress {
+            observer.notify(&format!("STATUS={now}"));
+            progress = now;
+        }
         drop(sender.send_replace(status));
     };
     let (handle, worker) = worker::start(service, Box::new(store), observe);
     let listening = transports.start(&handle, registry)?;
     tracing::info!(devices = %listening, http = %page, "listening");
     started(handle, listening, (page, &name))?;
+    manager.notify("READY=1");
     let result = tokio::select! {
         result = worker => result.map_err(|error| Failure::Io(error.to_string()))?,
         _ = terminate.recv() => {
+            manager.notify("STOPPING=1");
             tracing::info!("SIGTERM received; stopping");
             return Ok(());
         }
@@ -225,6 +235,14 @@ async fn listen(
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),
     })
+}
+
+/// Describes the progress of a run, for the service manager.
+fn describe_progress(status: &Status) -> String {
+    match status.episode {
+        Some(episode) => format!("episode {episode} of {}", status.episodes),
+        None => format!("all {} episodes closed", status.episodes),
+    }
 }
 
 /// Interval at which the registry is checked for changes.
