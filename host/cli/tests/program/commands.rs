@@ -271,6 +271,7 @@ fn completed_run_stays_completed_after_restarts() {
     let service = here.serve();
     here.devices(&service.devices[0], "--count 2 --episodes 3").report();
     let over = service.wait_for(is_over);
+    assert_eq!((&over["finished"], &over["seconds_left"], &over["missing"]), (&true.into(), &Value::Null, &0.into()));
     drop(service);
     let stopped = here.json("status --dir fleet --json");
     assert!(is_over(&stopped) && stopped["history"] == over["history"], "{stopped}");
