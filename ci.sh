@@ -5,7 +5,7 @@ set -u
 shopt -s nullglob
 cd "$(dirname "$0")" || exit 1
 
-DEFAULT=(fmt lint test faults page docs nostd qemu python budget miri)
+DEFAULT=(fmt lint test faults page docs nostd qemu python budget miri packages)
 BACKGROUND=(nostd qemu budget)                             # single-core steps: after lint they run beside the others
 NUMBERS=(budget claims page soak abuse fuzz planted bench) # steps that record numbers with --write
 TARGETS=(thumbv6m-none-eabi thumbv7m-none-eabi thumbv7em-none-eabihf thumbv8m.main-none-eabihf)
@@ -43,6 +43,10 @@ setup_embedded() { # Cortex-M targets: from rustup, or else with Debian's compil
 }
 setup_qemu() { setup_embedded && apt_install qemu-system-arm qemu-system-arm; }
 setup_broker() { apt_install /usr/sbin/mosquitto mosquitto && apt_install mosquitto_pub mosquitto-clients; }
+setup_packages() {
+  apt_install promtool prometheus && apt_install systemd-analyze systemd && apt_install dpkg-shlibdeps dpkg-dev &&
+    apt_install musl-gcc musl-tools && apt_install umoci umoci && apt_install jq jq && apt_install curl curl && setup_host
+}
 
 embedded_cargo() { env ${FEDBANDIT_EMBEDDED_TOOLCHAIN:+RUSTUP_TOOLCHAIN=$FEDBANDIT_EMBEDDED_TOOLCHAIN} cargo "$@"; }
 # Always the whole workspace: `-p` would select other features, and rebuild the dependencies.
@@ -111,6 +115,19 @@ step_miri() { # core under Miri
     skip "Miri cannot be installed"; } || return
   # Miri does not support inline assembly, which libm uses for square roots on x86.
   RUSTFLAGS="" cargo +nightly miri test --locked -p fedbandit-core --features libm/force-soft-floats --lib --test lifecycle
+}
+step_packages() { # alert rules, dashboard, systemd unit, Debian package, container image; --write: dashboard and table of metrics
+  setup_packages && measure monitoring "$@" && checks --test monitoring && checks --test program -- --ignored promtool:: || return
+  local target dist=target/packages root=()
+  target=$(uname -m)-unknown-linux-musl
+  rustup -q target add "$target" || skip "rustup cannot add $target" || return
+  # Without optimisation: this program is only started.
+  cargo build --locked --profile checks -p fedbandit-cli --target "$target" --config profile.checks.opt-level=0 || return
+  rm -rf $dist
+  packaging/deb.sh target/checks/fedbandit $dist/again && packaging/deb.sh target/checks/fedbandit $dist &&
+    cmp $dist/*.deb $dist/again/*.deb && packaging/image.sh "target/$target/checks/fedbandit" $dist || return
+  [ "$(id -u)" = 0 ] || root=(sudo -n)
+  "${root[@]}" packaging/check.sh $dist
 }
 
 # Steps by name only:

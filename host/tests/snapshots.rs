@@ -106,6 +106,10 @@ impl Store for Copied<'_> {
         self.store.value(name)
     }
 
+    fn append_audit(&mut self, entries: &[Vec<u8>], values: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+        self.store.append_audit(entries, values)
+    }
+
     fn set_value(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         self.complete.set_value(name, value)?;
         self.store.set_value(name, value)

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use fedbandit_tests::faults::storage;
-use fedbandit_tests::measure::{Failure, budget, claims, long_runs, peers, publish, soak};
+use fedbandit_tests::measure::{Failure, budget, claims, long_runs, monitoring, peers, publish, soak};
 use fedbandit_tests::planted;
 
 const HELP: &str = "\
@@ -12,6 +12,7 @@ usage: fedbandit-tests budget [--write]
        fedbandit-tests crash --kills N [--write]
        fedbandit-tests fuzz --seconds N [--write]
        fedbandit-tests hostile --minutes N [--write]
+       fedbandit-tests monitoring [--write]
        fedbandit-tests peers
        fedbandit-tests planted [--write]
        fedbandit-tests publish
@@ -25,13 +26,15 @@ usage: fedbandit-tests budget [--write]
   crash     Kill the service, its broker and its devices N times
   fuzz      Run each target of fuzz/ under libFuzzer for N seconds
   hostile   Run every attack and every abuse by four in ten devices, for at least N minutes
+  monitoring  Compare the dashboard and the table of the guide with the list of metrics
   peers     Compare aggregation rules with byzfl, and noise calibration with dp_accounting
   planted   Plant one bug after the other, which the tests must find; builds into target/planted
   publish   Check the packages before a release
   soak      Run N simulated fault scenarios from seed S on (default 1); stops at the first failure
   storage   Run the store on a disk that stops or fails at every operation, also during recovery
   --write   Record the numbers: core/budget.csv, docs/reliability.md, docs/simulation.md and the READMEs
-            that show them; fuzz also keeps the fewest inputs with the same coverage in fuzz/corpus
+            that show them; fuzz also keeps the fewest inputs with the same coverage in fuzz/corpus,
+            and monitoring writes docs/guide/operations.md and packaging/grafana/dashboard.json
 
 Exit status: 0 success, 1 failure, 2 usage error, 77 skipped because a tool cannot be installed.
 ";
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         ["crash", "--kills", n] => with_number(n, |n| long_runs::crash(n, write).map_err(Failure::from)),
         ["fuzz", "--seconds", n] => with_number(n, |n| long_runs::fuzz(n, write)),
         ["hostile", "--minutes", n] => with_number(n, |n| long_runs::hostile(n, write).map_err(Failure::from)),
+        ["monitoring"] => monitoring::run(write).map_err(Failure::from),
         ["peers"] if !write => peers::run(),
         ["planted"] => planted::run(write).map_err(Failure::from),
         ["publish"] if !write => publish::run(),

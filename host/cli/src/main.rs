@@ -14,6 +14,7 @@ mod mqtt_link;
 mod privacy;
 mod run_directory;
 mod serve;
+mod service_manager;
 mod shell;
 mod simulate;
 mod status;

@@ -31,6 +31,7 @@ use super::flags::Flags;
 use super::link::{Target, without_password};
 use super::listeners::{self, BoundTransports, Transports};
 use super::run_directory::RunDirectory;
+use super::service_manager::ServiceManager;
 use super::status::unreadable;
 use super::{EXIT_CODES, Failure, VERSION, log, print_line, unix_seconds};
 
@@ -325,7 +326,6 @@ async fn listen(
     let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     transports.announce()?;
     let url = http.url()?;
-    print_line(&format!("status:  {url}"))?;
     let (sender, status) = watch::channel(service.status(0));
     let (store, commits) = MeteredStore::new(store);
     let meter = Arc::new(Meter::new(commits, file, Instant::now()));
@@ -333,10 +333,16 @@ async fn listen(
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(|error| Failure::Io(error.to_string()))?;
     let name = format!("{:016x}", u64::from_le_bytes(name));
+    let manager = Arc::new(ServiceManager::from_environment());
     let observe = {
-        let meter = Arc::clone(&meter);
+        let (meter, manager, mut progress) = (Arc::clone(&meter), Arc::clone(&manager), String::new());
         move |status: Status| {
             meter.observe(&status, Instant::now());
+            let now = describe_progress(&status);
+            if now != progress {
+                manager.notify(&format!("STATUS={now}"));
+                progress = now;
+            }
             drop(sender.send_replace(status));
         }
     };
@@ -346,10 +352,14 @@ async fn listen(
     let listening = transports.start(&handle, registry)?;
     tracing::info!(devices = %listening, http = %url, "listening");
     started(handle.clone(), listening, (&url, &name))?;
+    // The last line, so that whoever waits for it finds the files of the service.
+    print_line(&format!("status:  {url}"))?;
+    manager.notify("READY=1");
     let result = loop {
         tokio::select! {
             result = &mut worker => break result.map_err(|error| Failure::Io(error.to_string()))?,
             _ = terminate.recv() => {
+                manager.notify("STOPPING=1");
                 tracing::info!("SIGTERM received; stopping");
                 let stop = own_author().entry(AuditEvent::Stop { reason: "SIGTERM".into() });
                 handle.audit(AuditRecord::event(stop)).await;
@@ -362,6 +372,14 @@ async fn listen(
         ServeError::Rule(error) => Failure::Config(error.to_string()),
         other => Failure::Io(other.to_string()),
     })
+}
+
+/// Describes the progress of a run, for the service manager.
+fn describe_progress(status: &Status) -> String {
+    match status.episode {
+        Some(episode) => format!("episode {episode} of {}", status.episodes),
+        None => format!("all {} episodes closed", status.episodes),
+    }
 }
 
 /// Interval at which the registry is checked for changes.

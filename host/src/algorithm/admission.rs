@@ -79,6 +79,20 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// All faults.
+    pub const ALL: [Self; 10] = [
+        Self::UnknownAgent,
+        Self::WrongEpisode,
+        Self::Duplicate,
+        Self::WrongDimension,
+        Self::NonFinite,
+        Self::Asymmetric,
+        Self::Norm,
+        Self::NotPositiveSemidefinite,
+        Self::Inconsistent,
+        Self::Dropped,
+    ];
+
     /// Returns true if no honest device can cause this fault, however its frames are delayed or repeated.
     pub fn proves_corruption(self) -> bool {
         !matches!(self, Self::UnknownAgent | Self::WrongEpisode | Self::Duplicate | Self::Dropped)

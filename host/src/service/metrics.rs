@@ -132,8 +132,7 @@ pub fn text(measured: &Measured<'_>) -> String {
     let mut text = String::new();
     for metric in all() {
         let (name, samples) = (metric.full_name(), metric.samples(measured));
-        // Counters without a label value yet are announced nevertheless.
-        if samples.is_empty() && matches!(metric.value, Value::Gauge(_)) {
+        if samples.is_empty() {
             continue;
         }
         let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}", metric.help, metric.kind());

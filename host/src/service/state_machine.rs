@@ -61,6 +61,10 @@ pub enum Dropped {
 }
 
 impl Dropped {
+    /// All reasons.
+    pub const ALL: [Self; 7] =
+        [Self::Length, Self::Version, Self::Unknown, Self::Revoked, Self::Tag, Self::Type, Self::TooMany];
+
     /// Returns true if a frame is dropped for this reason only after its tag was verified.
     pub const fn is_verified(self) -> bool {
         matches!(self, Self::Revoked | Self::Type)

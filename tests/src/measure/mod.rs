@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod claims;
 pub mod long_runs;
+pub mod monitoring;
 pub mod peers;
 pub mod publish;
 pub mod record;

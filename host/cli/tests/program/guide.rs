@@ -157,7 +157,9 @@ fn fleet_page_prints_the_documented_output() {
 
 #[test]
 fn operations_page_prints_the_documented_output() {
-    assert_eq!(run("operations.md"), [""; 0]);
+    let skipped =
+        ["needs root and a release build", "needs root and systemd", "needs a release build and a container engine"];
+    assert_eq!(run("operations.md"), skipped);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod mqtt;
 #[path = "../../../../tests/src/harness/process.rs"]
 #[expect(unreachable_pub, reason = "shared with the end-to-end tests")]
 mod process;
+mod promtool;
 mod revocation;
 mod run_directory;
 mod serial;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,8 @@ fn answer(mut stream: TcpStream, (service, authorization): &(String, String), go
 struct Seen(String);
 
 impl Seen {
-    fn new(url: &str, (width, height): (u32, u32), dark: bool, name: &str) -> Self {
+    /// Renders a page in Chromium, with a screenshot.
+    fn render(url: &str, (width, height): (u32, u32), dark: bool, name: &str) -> (Self, PathBuf) {
         let profile = Directory::new(&format!("chromium-{name}"));
         let screenshot = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"));
         let _ = fs::remove_file(&screenshot);
@@ -110,7 +111,12 @@ impl Seen {
         chromium.arg(format!("--blink-settings=preferredColorScheme={}", if dark { 0 } else { 1 }));
         chromium.arg(format!("--screenshot={}", screenshot.display()));
         let output = chromium.arg(format!("http://{url}")).output().expect("./ci.sh page installs chromium");
-        let seen = Self(String::from_utf8(output.stdout).unwrap());
+        (Self(String::from_utf8(output.stdout).unwrap()), screenshot)
+    }
+
+    /// Renders a page with [`WITNESS`], and asserts that it is sound.
+    fn new(url: &str, (width, height): (u32, u32), dark: bool, name: &str) -> Self {
+        let (seen, screenshot) = Self::render(url, (width, height), dark, name);
         assert_eq!(seen.note("problem"), None, "{name}");
         assert_eq!(
             seen.note("width").unwrap(),
@@ -213,4 +219,18 @@ fn browser_with_the_token_loads_page_table_and_events() {
     let address = witness_with(&service, "");
     let seen = Seen::new(&format!("any:{}@{address}/", token.trim()), DESK, false, "token");
     assert_eq!((seen.text("state"), seen.text("enrolled"), seen.rows("devices")), ("running", "3", 4));
+}
+
+#[test]
+#[ignore = "needs Chromium: ./ci.sh page"]
+fn finished_run_has_no_missing_devices_and_no_deadline() {
+    let fleet = Fleet::new("page-finished", 2);
+    fleet.configure("steps = 8\nepisode-len = 4");
+    let service = fleet.serve();
+    fleet.devices(&service.devices[0], "--count 2 --episodes 2").report();
+    service.wait_for(|status| status["finished"] == true);
+    let token = fs::read_to_string(fleet.path().join("fleet/http.token")).unwrap();
+    let (seen, _) = Seen::render(&format!("any:{}@{}/", token.trim(), service.http), PHONE, false, "finished");
+    assert_eq!((seen.text("state"), seen.text("episode"), seen.text("left")), ("finished", "2", "all episodes closed"));
+    assert!(!seen.text("missing").contains(" missing ·") && seen.text("reported") == "–", "{}", seen.text("missing"));
 }

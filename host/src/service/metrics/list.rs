@@ -1,6 +1,12 @@
 //! The list of metrics.
 
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::super::state_machine::Dropped;
 use super::{Group, Measured, Metric, Unit, Value};
+use crate::algorithm::Fault;
 use crate::robust::Identifiability;
 
 const fn metric(name: &'static str, help: &'static str, value: Value) -> Metric {
@@ -15,9 +21,12 @@ fn directions(measured: &Measured<'_>, state: Identifiability) -> Option<f64> {
     measured.status.exploration.as_ref().map(|exploration| exploration.count(state) as f64)
 }
 
-/// Name of an enumeration's value in results.
-fn name(value: &impl serde::Serialize) -> String {
-    serde_json::json!(value).as_str().unwrap_or_default().into()
+/// Returns the count of each reason by its name. Counters start at 0, because Prometheus cannot see the increase of a new one.
+fn counts<T: Ord + Serialize>(reasons: &[T], counted: &BTreeMap<T, u64>) -> impl Iterator<Item = (String, u64)> {
+    reasons.iter().map(|reason| {
+        let name = serde_json::json!(reason).as_str().unwrap_or_default().to_owned();
+        (name, counted.get(reason).copied().unwrap_or_default())
+    })
 }
 
 /// All metrics, grouped by panel.
@@ -260,8 +269,7 @@ pub const LIST: &[Group] = &[
              not-open.",
             Value::Counters("reason", |measured| {
                 let refused = ("not-open".to_owned(), measured.status.received.refused);
-                let faults = measured.status.faults.iter().map(|(fault, count)| (name(fault), *count));
-                [refused].into_iter().chain(faults).collect()
+                [refused].into_iter().chain(counts(&Fault::ALL, &measured.status.faults)).collect()
             }),
         )],
     },
@@ -271,9 +279,7 @@ pub const LIST: &[Group] = &[
         metrics: &[metric(
             "frames_dropped_total",
             "Invalid frames. Reset when the service starts.",
-            Value::Counters("reason", |measured| {
-                measured.status.dropped.iter().map(|(reason, count)| (name(reason), *count)).collect()
-            }),
+            Value::Counters("reason", |measured| counts(&Dropped::ALL, &measured.status.dropped).collect()),
         )],
     },
     Group {

@@ -81,7 +81,9 @@ fn counters_of_reasons_have_one_label() {
     let text = format(&Status { faults, dropped, ..status_after(0) });
     assert_eq!(sample(&text, "summaries_rejected_total{reason=\"non-finite\"}"), Some(2.0));
     assert_eq!(sample(&text, "summaries_rejected_total{reason=\"not-open\"}"), Some(0.0));
+    assert_eq!(sample(&text, "summaries_rejected_total{reason=\"norm\"}"), Some(0.0));
     assert_eq!(sample(&text, "frames_dropped_total{reason=\"unknown\"}"), Some(3.0));
+    assert_eq!(sample(&text, "frames_dropped_total{reason=\"too-many\"}"), Some(0.0));
 }
 
 #[test]
