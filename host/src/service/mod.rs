@@ -18,6 +18,7 @@
 
 mod any_controller;
 pub mod config;
+mod continuation;
 pub mod event;
 pub mod http;
 mod master_key;
@@ -31,6 +32,7 @@ pub mod transport;
 pub mod worker;
 
 pub use any_controller::AnyController;
+pub use continuation::{Chain, ChainPrivacy, Continuation, EarlierRun};
 pub use master_key::MasterKey;
 pub use registry::{EnrolledDevice, Registry};
 pub use start::{StartError, StartOptions, check, for_each_event, inspect, start};

@@ -15,6 +15,7 @@ pub use restore::{RestoreError, Restoring};
 use statistics::Statistics;
 
 use super::any_controller::AnyController;
+use super::continuation::Continuation;
 use super::event::{Event, ModelEvent, SummaryEvent};
 use crate::aggregate::AggregateError;
 use crate::algorithm::{AgentId, Fault};
@@ -167,7 +168,7 @@ impl Batch {
 }
 
 /// Facts about a run that its status reports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RunInfo {
     /// Hash of the run's terms.
     pub config_hash: u64,
@@ -179,10 +180,12 @@ pub struct RunInfo {
     pub assumptions: Assumptions,
     /// False if the rule takes a missing device for a corrupted one.
     pub tolerates_absence: bool,
+    /// The earlier runs that this one continues.
+    pub continues: Option<Continuation>,
 }
 
 /// Settings of a state machine.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StateMachineConfig {
     /// Number of the fleet.
     pub fleet: u32,

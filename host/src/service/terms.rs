@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::continuation::Continuation;
 use super::registry::Registry;
 use super::start::StartError;
 use super::state_machine::RunInfo;
 use super::store::Store;
+use crate::algorithm::PriorModel;
 use crate::config::{ConfigError, ResolvedRun, RunConfig};
 
 /// Version of the store's content.
@@ -28,6 +30,9 @@ pub struct RunTerms {
     pub window: u32,
     /// Settings of the run.
     pub config: RunConfig,
+    /// The earlier runs that this one continues; absent in a first run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<Continuation>,
 }
 
 impl RunTerms {
@@ -35,8 +40,13 @@ impl RunTerms {
         let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
         let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
         let config = RunConfig { agents: agents.len(), dim: registry.dimension.into(), ..*run };
-        let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config };
+        let continues = registry.continues.clone();
+        let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config, continues };
         terms.resolve().validate()?;
+        if let Some(prior) = terms.prior().map(PriorModel::dimension).filter(|prior| *prior != config.dim) {
+            let reason = format!("the run that this one continues has dimension {prior}, not {}", config.dim);
+            return Err(ConfigError::new("dim", reason));
+        }
         if config.aggregator.is_simulation_only() {
             let reason = format!(
                 "{} is available in simulations only; use geometric-median for real devices",
@@ -54,6 +64,11 @@ impl RunTerms {
 
     pub(super) fn resolve(&self) -> ResolvedRun {
         self.config.resolve(RunConfig::SIGMA)
+    }
+
+    /// Returns the last model of the run that this one continues.
+    pub(super) fn prior(&self) -> Option<&PriorModel> {
+        self.continues.as_ref().map(|continues| &continues.prior)
     }
 
     /// Reads the terms of a store.
@@ -86,6 +101,7 @@ impl RunTerms {
             privacy: self.config.privacy.map(|privacy| (privacy.0, self.config.mechanism)),
             assumptions: self.resolve().assumptions()?,
             tolerates_absence: self.config.aggregator.tolerates_absence(),
+            continues: self.continues.clone(),
         })
     }
 
@@ -108,6 +124,9 @@ impl RunTerms {
         }
         if self.sealed != configured.sealed {
             differences.push("the devices with sealed frames differ".into());
+        }
+        if self.continues != configured.continues {
+            differences.push("the run that this one continues differs".into());
         }
         differences.join("; ")
     }

@@ -147,6 +147,9 @@ impl StateMachine {
                 mechanism: mechanism.to_string(),
                 releases,
             }),
+            chain: self.info.continues.as_ref().map(|continues| {
+                continues.status(self.info.privacy, self.controller.estimate(), self.controller.counts())
+            }),
             outliers: outliers.clone(),
             tolerates_absence: self.info.tolerates_absence,
             exploration: exploration.clone(),
