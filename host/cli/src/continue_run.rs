@@ -95,13 +95,13 @@ impl Args {
     }
 }
 
-/// Creates the directory of a new run, readable by its owner only.
+/// Creates the directory of a new run.
 fn create(new: &RunDirectory) -> Result<(), Failure> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().mode(0o700).create(&new.path).map_err(|error| match error.kind() {
+    let path = new.path.display();
+    fs::create_dir(&new.path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            Failure::Usage(format!("--dir {}: exists already; choose another directory", new.path.display()))
+            Failure::Usage(format!("--dir {path}: exists already; choose another directory"))
         }
-        _ => Failure::from(error).context(new.path.display()),
+        _ => Failure::from(error).context(path),
     })
 }

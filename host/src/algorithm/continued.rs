@@ -206,7 +206,13 @@ impl Pencil {
     /// Returns the w in \[0, 1\] with the largest determinant of A(w) = wA_0 + (1 − w)A_1. Its logarithm is concave.
     fn weight(&self) -> f64 {
         let slope = |w: f64| self.shares.iter().map(|t| (2.0 * t - 1.0) / mixture(w, *t)).sum();
-        if slope(1.0) >= 0.0 { 1.0 } else if slope(0.0) <= 0.0 { 0.0 } else { root(slope) }
+        if slope(1.0) >= 0.0 {
+            1.0
+        } else if slope(0.0) <= 0.0 {
+            0.0
+        } else {
+            root(slope)
+        }
     }
 
     /// Returns the maximum over w of the concave w(1 − w)·ΔᵀA_0A(w)⁻¹A_1Δ, Δ = θ_0 − θ_1. The ellipsoids are disjoint if and

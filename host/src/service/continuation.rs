@@ -97,12 +97,7 @@ impl Continuation {
     }
 
     /// Returns the state of the chain at an estimate of the present run.
-    pub(super) fn status(
-        &self,
-        present: Option<(Budget, Mechanism)>,
-        estimate: &Estimate,
-        counts: &Counts,
-    ) -> Chain {
+    pub(super) fn status(&self, present: Option<(Budget, Mechanism)>, estimate: &Estimate, counts: &Counts) -> Chain {
         let weight = match estimate.prior {
             Some(PriorUse::Fused(weight)) => weight,
             Some(PriorUse::Contradicted) | None => 0.0,
@@ -117,8 +112,8 @@ impl Continuation {
 impl ChainPrivacy {
     /// Composes the guarantees of runs whose noise is independent: their ρ add up (docs/privacy.md).
     fn new(budgets: impl Iterator<Item = Budget>) -> Option<Self> {
-        let (runs, rho, nu) =
-            budgets.fold((0, 0.0, 0.0_f64), |(runs, rho, nu), budget| (runs + 1, rho + budget.rho(), nu.max(budget.nu())));
+        let (runs, rho, nu) = budgets
+            .fold((0, 0.0, 0.0_f64), |(runs, rho, nu), budget| (runs + 1, rho + budget.rho(), nu.max(budget.nu())));
         (runs > 0).then(|| Self { runs, rho, mu: least_mu(rho, nu), nu })
     }
 }

@@ -198,10 +198,11 @@ fn controller(terms: &RunTerms, key: impl FnOnce() -> Result<RunKey, StartError>
         return Ok(AnyController::Plain(controller.map_err(ConfigError::from)?));
     };
     let (groups, key) = (resolved.groups(seed)?, key()?);
-    let controller = Controller::new(config, enrolled, continued(resolved.rule_on_units()?), |agents, _| match &groups {
-        Some(groups) => Private::groups(plan, key, agents, groups),
-        None => Private::agents(plan, key, agents),
-    });
+    let controller =
+        Controller::new(config, enrolled, continued(resolved.rule_on_units()?), |agents, _| match &groups {
+            Some(groups) => Private::groups(plan, key, agents, groups),
+            None => Private::agents(plan, key, agents),
+        });
     Ok(AnyController::Private(controller.map_err(ConfigError::from)?))
 }
 

@@ -1,6 +1,7 @@
 //! The service, its devices and its brokers as separate processes.
 
 mod broker;
+mod chain;
 mod commands;
 mod crash;
 #[path = "../shared/directory.rs"]
