@@ -239,6 +239,18 @@ fn prior_of_another_dimension_is_refused() {
     let registry = Registry { dimension: 3, ..old_run().next(1.0) };
     let error = start(&mut Memory::default(), &config(), &registry, &master(), TIMING, 0).err().unwrap().to_string();
     assert!(error.contains("the run that this one continues has dimension 2, not 3"), "{error}");
+    // A corrupt store is an error too.
+    let mut store = Run::new(old_run().next(1.0), config()).store;
+    let terms = String::from_utf8(store.value("terms").unwrap().unwrap()).unwrap();
+    for (old, new, sentence) in [
+        ("\"dim\":2", "\"dim\":3", "has dimension 2, not 3"),
+        ("\"theta\":[", "\"theta\":[0.0,", "the store's terms are corrupt: theta has 3 values"),
+    ] {
+        assert!(terms.contains(old), "{terms}");
+        store.set_value("terms", terms.replace(old, new).as_bytes()).unwrap();
+        let error = inspect(&store, &self::registry()).err().unwrap().to_string();
+        assert!(error.contains(sentence), "{error}");
+    }
 }
 
 /// After θ* has moved far, the continued run is soon the same as one without a prior.

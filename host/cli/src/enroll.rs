@@ -22,8 +22,9 @@ Files in DIR, created if missing:
 Devices are guarded by default: they fuse each model with their own data, and ignore models that contradict it. R and S
 are the constants of the guard. Flashed with the identity, they are beyond the reach of a hostile controller.
 
-The devices of a run are fixed when its service first starts. A device that never reports counts as corrupted,
-except with the rule capped-filter.";
+The devices of a run are fixed when its service first starts. To add devices later, continue the run in another
+directory (fedbandit continue) and enroll them there. A device that never reports counts as corrupted, except with the
+rule capped-filter.";
 
 /// Enroll devices: create their keys and the identities to flash.
 #[derive(clap::Args)]
@@ -118,7 +119,7 @@ impl EnrollArgs {
             )));
         }
         if directory.store().exists() {
-            let remedy = "enroll more devices in a new directory";
+            let remedy = "to add devices, continue it in a new directory with fedbandit continue";
             return Err(Failure::Usage(format!("{}: the run has begun; {remedy}", self.dir.display())));
         }
         Ok(registry)

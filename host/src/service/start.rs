@@ -189,8 +189,9 @@ fn controller(terms: &RunTerms, key: impl FnOnce() -> Result<RunKey, StartError>
     let (resolved, seed) = (terms.resolve(), u64::from(terms.run));
     let config = ControllerConfig { window: terms.window, ..resolved.controller_config()? };
     let enrolled = terms.agents.iter().copied().map(AgentId);
-    let continued = |rule: Box<dyn Rule + Send>| match terms.prior() {
-        Some(prior) => Box::new(Continued { rule, prior: prior.clone() }),
+    let prior = terms.prior()?;
+    let continued = |rule: Box<dyn Rule + Send>| match prior {
+        Some(prior) => Box::new(Continued { rule, prior }),
         None => rule,
     };
     let Some(plan) = resolved.plan(seed)? else {

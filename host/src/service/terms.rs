@@ -43,10 +43,6 @@ impl RunTerms {
         let continues = registry.continues.clone();
         let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config, continues };
         terms.resolve().validate()?;
-        if let Some(prior) = terms.prior().map(PriorModel::dimension).filter(|prior| *prior != config.dim) {
-            let reason = format!("the run that this one continues has dimension {prior}, not {}", config.dim);
-            return Err(ConfigError::new("dim", reason));
-        }
         if config.aggregator.is_simulation_only() {
             let reason = format!(
                 "{} is available in simulations only; use geometric-median for real devices",
@@ -67,8 +63,18 @@ impl RunTerms {
     }
 
     /// Returns the last model of the run that this one continues.
-    pub(super) fn prior(&self) -> Option<&PriorModel> {
-        self.continues.as_ref().map(|continues| &continues.prior)
+    ///
+    /// # Errors
+    /// It has another dimension.
+    pub(super) fn prior(&self) -> Result<Option<PriorModel>, ConfigError> {
+        let Some(Continuation { prior, .. }) = &self.continues else { return Ok(None) };
+        if prior.dimension() == self.config.dim {
+            return Ok(Some(prior.clone()));
+        }
+        let [prior, own] = [prior.dimension(), self.config.dim];
+        let reason =
+            format!("the run that this one continues has dimension {prior}, not {own}; enroll the devices anew");
+        Err(ConfigError::new("dim", reason))
     }
 
     /// Reads the terms of a store.

@@ -22,6 +22,11 @@ fn serve(fleet: &Fleet, arguments: &str) -> Service {
     Service::start(&mut fleet.command(&format!("serve --config controller.toml --log error {arguments}")))
 }
 
+/// Waits until the first model is stored.
+fn wait_for_model(service: &Service) {
+    service.wait_for(|status| status["beta"].is_number());
+}
+
 /// 40 devices learn, 20 join them in a run with shorter episodes. The 40 are neither reflashed nor restarted.
 #[test]
 fn fleet_grows_without_losing_what_it_learnt() {
@@ -90,7 +95,7 @@ fn invalid_continuation_is_refused_and_leaves_nothing_behind() {
     fleet.refuses("continue --from fleet --dir next", 78, "fleet: the run has no model to continue from");
     fleet.configure("");
     let service = fleet.serve();
-    service.wait_for_episode(1);
+    wait_for_model(&service);
     fleet.refuses("status --dir next", 78, "next: no device is enrolled");
     drop(service);
     for discount in ["0", "-1", "1.5", "NaN"] {
@@ -117,7 +122,7 @@ fn continued_run_keeps_keys_generations_seals_and_revocations() {
     let fleet = Fleet::new("chain-devices", 2);
     fleet.stdout("enroll --dir fleet --count 1 --sealed");
     fleet.configure("");
-    fleet.serve().wait_for_episode(1);
+    wait_for_model(&fleet.serve());
     fleet.stdout("rekey --dir fleet 2");
     fleet.stdout("revoke --dir fleet 1");
     fleet.stdout("continue --from fleet --dir fleet-2 --discount 0.5");
@@ -134,7 +139,7 @@ fn continued_run_keeps_keys_generations_seals_and_revocations() {
     let private = "--rewards bounded --privacy 4,1e-6 --aggregator geometric-median --dir fleet-2";
     fleet.refuses(&format!("serve --config controller.toml {private}"), 2, "guarded devices remember data");
     // The next link of the chain.
-    Service::start(&mut fleet.command("serve --config controller.toml --dir fleet-2")).wait_for_episode(1);
+    wait_for_model(&serve(&fleet, "--dir fleet-2"));
     fleet.stdout("continue --from fleet-2 --dir fleet-3");
     let runs = |registry: &Value| -> Vec<u64> {
         let chain = registry["continues"]["chain"].as_array().unwrap();
