@@ -69,8 +69,7 @@ impl From<PriorModel> for Unchecked {
 }
 
 /// Part that the prior model has in an estimate.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PriorUse {
     /// The model is the fusion with this weight w of the prior model: 1 if it is the prior model, 0 if it is the rule's own.
     Fused(f64),
