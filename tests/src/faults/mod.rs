@@ -53,6 +53,8 @@ pub struct Outcome {
     pub replays: u64,
     /// Services that were replaced by that of the next run.
     pub next_runs: u64,
+    /// Those of `next_runs` that continue the run before.
+    pub continued: u64,
     /// Entries of devices into a run.
     pub moves: u64,
     /// Frames of hostile devices.
@@ -76,6 +78,7 @@ impl Outcome {
             frame_faults: self.frame_faults + other.frame_faults,
             replays: self.replays + other.replays,
             next_runs: self.next_runs + other.next_runs,
+            continued: self.continued + other.continued,
             moves: self.moves + other.moves,
             abuses: self.abuses + other.abuses,
             seconds: self.seconds + other.seconds,
