@@ -1,6 +1,7 @@
 //! The program `fedbandit`. Results go to stdout, errors and logs to stderr.
 
 mod aggregate;
+mod continue_run;
 mod device;
 mod enroll;
 mod evaluate;
@@ -59,6 +60,7 @@ enum Command {
     Device(device::Args),
     Gateway(gateway::Args),
     Enroll(enroll::EnrollArgs),
+    Continue(continue_run::Args),
     Rekey(enroll::RekeyArgs),
     Revoke(enroll::RevokeArgs),
     Status(status::Args),
@@ -130,6 +132,7 @@ fn main() -> ExitCode {
         Command::Device(args) => args.run(),
         Command::Gateway(args) => args.run(),
         Command::Enroll(args) => args.run(),
+        Command::Continue(args) => args.run(),
         Command::Rekey(args) => args.run(),
         Command::Revoke(args) => args.run(),
         Command::Status(args) => args.run(),

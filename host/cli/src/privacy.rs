@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::builder::RangedU64ValueParser;
 use fedbandit::algorithm::{Admission, Level};
-use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, levels, sensitivity};
+use fedbandit::privacy::calibration::{Budget, Fleet, Mechanism, Noise, NoiseBound, least_mu, levels, sensitivity};
 use serde::Serialize;
 
 use super::{EXIT_CODES, Failure, print_line, print_result};
@@ -162,12 +162,14 @@ impl fmt::Display for Table<'_> {
             writeln!(f, "  {name:<20} {value:>10}  {meaning}")?;
         }
         let [two, ten] = [2, 10].map(|r| number(budget.mu_for_messages(r)));
+        let [two_runs, ten_runs] = [2.0, 10.0].map(|runs| number(least_mu(runs * budget.rho(), budget.nu())));
         write!(
             f,
             "
 Protected against other devices: one message, that is, the {episode_len} steps of one device in one episode.
 Not protected:
   - several messages together: a person in 2 messages has mu = {two}, in 10 messages mu = {ten}
+  - one message in each of several runs: in 2 runs mu = {two_runs}, in 10 runs mu = {ten_runs}
   - steps seen by a corrupted device, which can repeat them in all its messages
   - messages against the controller, or anyone with its key
   - whether and when a message was sent, and computing time"

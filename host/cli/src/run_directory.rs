@@ -119,6 +119,10 @@ impl RunDirectory {
         read_token(&self.path.join("http.token"))
     }
 
+    pub(super) fn master_key(&self) -> PathBuf {
+        self.path.join("master.key")
+    }
+
     pub(super) fn blob(&self, agent: u32) -> PathBuf {
         self.path.join("devices").join(format!("agent-{agent}.blob"))
     }
@@ -163,7 +167,7 @@ impl RunDirectory {
 
     /// Reads the master key, or generates it before the first enrollment. A later one would lock out all devices.
     pub(super) fn master(&self) -> Result<MasterKey, Failure> {
-        let file = self.path.join("master.key");
+        let file = self.master_key();
         match fs::read(&file) {
             Ok(bytes) => MasterKey::from_bytes(&bytes).ok_or_else(|| {
                 let found = bytes.len();

@@ -310,6 +310,9 @@ fn format_status(status: &Value) -> String {
         let [mu, nu, releases] = ["mu", "nu", "releases"].map(|key| format_value(&privacy[key]));
         line("privacy", format!("({mu}, {nu}) per message over all {episodes} releases, {releases} so far"));
     }
+    for (name, words) in format_chain(&status["chain"]) {
+        line(name, words);
+    }
     line("terms", status["config_hash"].as_str().unwrap_or_default().into());
     text.trim_end().into()
 }
@@ -318,6 +321,24 @@ fn format_status(status: &Value) -> String {
 fn reasons(counts: &Value) -> Option<String> {
     let counts: Vec<_> = counts.as_object()?.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
     (!counts.is_empty()).then(|| counts.join(", "))
+}
+
+/// Formats the lines of a run that continues others.
+fn format_chain(chain: &Value) -> Vec<(&'static str, String)> {
+    let number = |key: &str| format_value(&chain[key]);
+    let earlier = |run: &Value| {
+        let [number, agents, episode] = ["run", "agents", "episode"].map(|key| format_value(&run[key]));
+        format!("run {number} ({agents} devices, model of episode {episode})")
+    };
+    let Some(runs) = chain["runs"].as_array() else { return Vec::new() };
+    let mut lines = vec![("continues", runs.iter().rev().map(earlier).collect::<Vec<_>>().join(", "))];
+    let contradicted = format!("{} models contradicted it", number("contradicted"));
+    lines.push(("prior", format!("weight {}, discount {}, {contradicted}", number("weight"), number("discount"))));
+    if let privacy @ Value::Object(_) = &chain["privacy"] {
+        let [runs, mu, nu] = ["runs", "mu", "nu"].map(|key| format_value(&privacy[key]));
+        lines.push(("", format!("({mu}, {nu}) for one message in each of {runs} private runs together")));
+    }
+    lines
 }
 
 /// Formats a count in full, and any other number with three digits.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
+use super::continued::PriorUse;
 use super::controller_config::{ControllerConfig, MAX_WINDOW};
 use super::rule::{Estimate, ModelParameters, Rule};
 use super::streams::{AgentId, Privatise, Streams};
@@ -102,6 +103,17 @@ pub struct Counts {
     pub repaired: u64,
     /// Episodes that kept the previous parameters, because no device would have accepted the new ones.
     pub kept: u64,
+    /// Models that ignored the prior model, because it contradicted the rule's own ([`PriorUse::Contradicted`]).
+    pub contradicted: u64,
+}
+
+impl Counts {
+    /// Counts what became of an estimate.
+    fn add(&mut self, estimate: &Estimate) {
+        self.repaired += u64::from(estimate.raised > 0);
+        self.kept += u64::from(estimate.parameters.is_none());
+        self.contradicted += u64::from(estimate.prior == Some(PriorUse::Contradicted));
+    }
 }
 
 /// State of a [`Controller`], from which [`Controller::restore`] continues with the same bits. It contains all sums, but no
@@ -199,7 +211,8 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         let (estimate, radii) = estimate(&mut rule, &mut privatise, 1)?;
         let parameters = estimate.parameters.clone().ok_or(SetupError::FirstModel)?;
         let records = vec![AgentRecord::default(); enrolled.len()];
-        let counts = Counts { repaired: u64::from(estimate.raised > 0), ..Counts::default() };
+        let mut counts = Counts::default();
+        counts.add(&estimate);
         Ok(Self {
             config,
             initial: enrolled.len(),
@@ -441,10 +454,9 @@ impl<P: Privatise, R: Rule> Controller<P, R> {
         let closed = ClosedEpisode { episode: self.episode, missing: self.missing() };
         if self.episode < self.config.episodes.count() {
             (self.estimate, self.radii) = estimate(&mut self.rule, &mut self.privatise, self.episode + 1)?;
-            self.counts.repaired += u64::from(self.estimate.raised > 0);
-            match &self.estimate.parameters {
-                Some(parameters) => self.parameters = parameters.clone(),
-                None => self.counts.kept += 1,
+            self.counts.add(&self.estimate);
+            if let Some(parameters) = &self.estimate.parameters {
+                self.parameters = parameters.clone();
             }
         }
         self.episode += 1;

@@ -6,10 +6,12 @@
 //! | [`Privatise`] | sums up admitted summaries and releases the sums as [`Streams`] |
 //! | [`Forgetting`] | weights of past episodes in the sums |
 //! | [`Rule`] | estimates the next model from released streams |
+//! | [`Continued`] | fuses estimates with the last model of an earlier run |
 //! | [`Schedule`] | yields λ_k and β_k to a rule |
 //! | [`Controller`] | runs the episodes with all of these |
 
 mod admission;
+mod continued;
 mod controller;
 mod controller_config;
 mod episodes;
@@ -19,6 +21,7 @@ mod schedule;
 mod streams;
 
 pub use admission::{Admission, AdmissionError, Fault, Level, pack_symmetric};
+pub use continued::{Continued, PriorError, PriorModel, PriorUse};
 pub use controller::{ClosedEpisode, Controller, Counts, Deviation, EnrollError, Faults, SavedController, SetupError};
 pub use controller_config::{ControllerConfig, MAX_WINDOW};
 pub(crate) use episodes::check_episode_len;

@@ -4,6 +4,7 @@ use fedbandit_core::{Model, Rewards, VALUE_LIMIT, packed_len};
 use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
 
+use super::continued::PriorUse;
 use super::schedule::{Evidence, Schedule, Solution};
 use super::streams::Streams;
 use crate::aggregate::{Aggregate, AggregateError, Aggregator, Groups, WarmStart};
@@ -54,6 +55,8 @@ pub struct Estimate {
     pub gram: Aggregate,
     /// Estimated centre of the honest v̂_i.
     pub feature_sum: Aggregate,
+    /// Part of the prior model, in a run that continues another.
+    pub prior: Option<PriorUse>,
 }
 
 /// θ_k, Λ_k and β_k in f32, with values that [`Agent::begin`](fedbandit_core::Agent::begin) accepts.
@@ -146,7 +149,7 @@ impl<A: Aggregator, S: Schedule> Rule for PaperRule<A, S> {
         let evidence = Evidence { episode, streams, gram: &gram.point, feature_sum: &feature_sum.point };
         let lambda = self.schedule.lambda(&evidence);
         let (parameters, raised) = self.solve(&evidence, lambda).unzip();
-        Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum })
+        Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum, prior: None })
     }
 
     fn warm_start(&self) -> WarmStart {

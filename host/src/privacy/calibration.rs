@@ -72,9 +72,13 @@ impl Budget {
     ///
     /// r messages move releases by at most r times as much as one.
     pub fn mu_for_messages(&self, r: u32) -> f64 {
-        let rho = f64::from(r).powi(2) * self.rho;
-        largest(|mu| delta(rho, mu) > self.nu).next_up()
+        least_mu(f64::from(r).powi(2) * self.rho, self.nu)
     }
+}
+
+/// Returns the least μ for which ρ-zCDP implies (μ, ν), by [`delta`].
+pub fn least_mu(rho: f64, nu: f64) -> f64 {
+    largest(|mu| delta(rho, mu) > nu).next_up()
 }
 
 /// Returns δ(ρ, μ), rounded up.

@@ -223,7 +223,8 @@ impl Rule for Whitened {
         let packed: Vec<f64> = symmetric::pack(&gram).collect();
         let packed = symmetric::scaled(&packed, d).collect();
         let gram: Aggregate = certify(&streams.gram, packed);
-        Ok(Estimate { parameters, lambda, raised, gram, feature_sum: certify(&streams.feature_sum, sum) })
+        let feature_sum = certify(&streams.feature_sum, sum);
+        Ok(Estimate { parameters, lambda, raised, gram, feature_sum, prior: None })
     }
 
     fn warm_start(&self) -> WarmStart {

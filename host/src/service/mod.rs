@@ -24,6 +24,7 @@ mod any_controller;
 pub mod audit;
 pub mod client;
 pub mod config;
+mod continuation;
 mod device_table;
 pub mod event;
 pub mod export;
@@ -41,6 +42,7 @@ pub mod transport;
 pub mod worker;
 
 pub use any_controller::AnyController;
+pub use continuation::{Chain, ChainPrivacy, Continuation, EarlierRun};
 pub use device_table::{DeviceOrder, DevicePage, DeviceQuery, DeviceReport, SinceStart};
 pub use master_key::MasterKey;
 pub use registry::{EnrolledDevice, Registry};

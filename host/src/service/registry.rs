@@ -3,9 +3,10 @@
 use fedbandit_core::wire::Identity;
 use serde::{Deserialize, Serialize};
 
+use super::continuation::Continuation;
 use super::master_key::MasterKey;
 
-/// Registry of a run's devices: written by `enroll`, `rekey` and `revoke`, read by the service.
+/// Registry of a run's devices: written by `enroll`, `continue`, `rekey` and `revoke`, read by the service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registry {
@@ -22,6 +23,9 @@ pub struct Registry {
     /// True if devices may be guarded, and so remember data of earlier episodes. A private run requires false.
     #[serde(default)]
     pub guard: bool,
+    /// The earlier runs that this one continues, and what it learns from them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<Continuation>,
     /// All devices ever enrolled, ordered by number. Each counts as one of the N agents, even if it never sends.
     pub devices: Vec<EnrolledDevice>,
 }
@@ -29,7 +33,7 @@ pub struct Registry {
 impl Registry {
     /// Creates a registry without devices, for R = 0.5, S = 1 and no guard.
     pub const fn new(fleet: u32, run: u32, dimension: u8) -> Self {
-        Self { fleet, run, dimension, noise: 0.5, theta_norm: 1.0, guard: false, devices: Vec::new() }
+        Self { fleet, run, dimension, noise: 0.5, theta_norm: 1.0, guard: false, continues: None, devices: Vec::new() }
     }
 
     /// Adds devices with plain frames.
@@ -37,6 +41,13 @@ impl Registry {
     pub fn with_devices(mut self, agents: impl IntoIterator<Item = u32>) -> Self {
         self.devices.extend(agents.into_iter().map(EnrolledDevice::new));
         self
+    }
+
+    /// Returns the registry of the next run: the same devices, and the number that follows.
+    ///
+    /// `None` if there are no run numbers left.
+    pub fn next_run(&self, continues: Continuation) -> Option<Self> {
+        Some(Self { run: self.run.checked_add(1)?, continues: Some(continues), ..self.clone() })
     }
 
     /// Returns the identity of a device.

@@ -13,7 +13,7 @@ use super::state_machine::{RestoreError, Restoring, StateMachine, StateMachineCo
 use super::status::Status;
 use super::store::{Store, StoreError};
 use super::terms::{OLDEST_SCHEMA, RunTerms, SCHEMA};
-use crate::algorithm::{AgentId, Controller, ControllerConfig, NoPrivacy};
+use crate::algorithm::{AgentId, Continued, Controller, ControllerConfig, NoPrivacy, PriorError, Rule};
 use crate::config::{ConfigError, RunConfig};
 use crate::privacy::{Private, RunKey};
 
@@ -71,6 +71,9 @@ pub enum StartError {
     /// The stored snapshot cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// The last model of a run cannot be the prior of the next.
+    #[error("cannot continue this run: {0}")]
+    Prior(#[from] PriorError),
     /// The operating system provides no entropy.
     #[error("cannot generate a key: {0}")]
     Entropy(#[from] getrandom::Error),
@@ -236,15 +239,21 @@ fn controller(terms: &RunTerms, key: impl FnOnce() -> Result<RunKey, StartError>
     let (resolved, seed) = (terms.resolve(), u64::from(terms.run));
     let config = ControllerConfig { window: terms.window, ..resolved.controller_config()? };
     let enrolled = terms.agents.iter().copied().map(AgentId);
+    let prior = terms.prior()?;
+    let continued = |rule: Box<dyn Rule + Send>| match prior {
+        Some(prior) => Box::new(Continued { rule, prior }),
+        None => rule,
+    };
     let Some(plan) = resolved.plan(seed)? else {
-        let controller = Controller::new(config, enrolled, resolved.rule(seed)?, NoPrivacy::new);
+        let controller = Controller::new(config, enrolled, continued(resolved.rule(seed)?), NoPrivacy::new);
         return Ok(AnyController::Plain(controller.map_err(ConfigError::from)?));
     };
     let (groups, key) = (resolved.groups(seed)?, key()?);
-    let controller = Controller::new(config, enrolled, resolved.rule_on_units()?, |agents, _| match &groups {
-        Some(groups) => Private::groups(plan, key, agents, groups),
-        None => Private::agents(plan, key, agents),
-    });
+    let controller =
+        Controller::new(config, enrolled, continued(resolved.rule_on_units()?), |agents, _| match &groups {
+            Some(groups) => Private::groups(plan, key, agents, groups),
+            None => Private::agents(plan, key, agents),
+        });
     Ok(AnyController::Private(controller.map_err(ConfigError::from)?))
 }
 

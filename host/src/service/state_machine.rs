@@ -19,6 +19,7 @@ pub use restore::{RestoreError, Restoring};
 use statistics::Statistics;
 
 use super::any_controller::AnyController;
+use super::continuation::Continuation;
 use super::event::{Event, ModelEvent, SummaryEvent};
 use super::snapshot::{Snapshot, SnapshotPolicy};
 use crate::aggregate::AggregateError;
@@ -231,7 +232,7 @@ impl Batch {
 }
 
 /// Facts about a run that its status reports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RunInfo {
     /// Hash of the run's terms.
     pub config_hash: u64,
@@ -245,10 +246,12 @@ pub struct RunInfo {
     pub tolerates_absence: bool,
     /// True if devices may be enrolled while the run goes on: the rule tolerates absence, and privacy has not fixed the units.
     pub accepts_devices: bool,
+    /// The earlier runs that this one continues.
+    pub continues: Option<Continuation>,
 }
 
 /// Settings of a state machine.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StateMachineConfig {
     /// Number of the fleet.
     pub fleet: u32,

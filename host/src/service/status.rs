@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::continuation::Chain;
 use super::state_machine::Dropped;
 use crate::algorithm::Fault;
 use crate::robust::Exploration;
@@ -76,6 +77,8 @@ pub struct Status {
     pub private: bool,
     /// Guarantee of a private run.
     pub privacy: Option<PrivacyGuarantee>,
+    /// The earlier runs that this one continues; none in a first run.
+    pub chain: Option<Chain>,
     /// Devices farthest from the centre, the farthest first; empty in a private run.
     #[serde(rename = "suspicious")]
     pub outliers: Vec<Outlier>,

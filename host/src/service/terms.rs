@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::continuation::Continuation;
 use super::registry::Registry;
 use super::start::StartError;
 use super::state_machine::RunInfo;
 use super::store::Store;
+use crate::algorithm::PriorModel;
 use crate::config::{ConfigError, ResolvedRun, RunConfig};
 
 /// Version of the store's content. Version 4 added snapshots and devices that are enrolled during a run.
@@ -30,6 +32,9 @@ pub struct RunTerms {
     pub window: u32,
     /// Settings of the run.
     pub config: RunConfig,
+    /// The earlier runs that this one continues; absent in a first run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<Continuation>,
 }
 
 impl RunTerms {
@@ -37,7 +42,8 @@ impl RunTerms {
         let agents: Vec<u32> = registry.devices.iter().map(|device| device.agent).collect();
         let sealed = registry.devices.iter().filter(|device| device.sealed).map(|device| device.agent).collect();
         let config = RunConfig { agents: agents.len(), dim: registry.dimension.into(), ..*run };
-        let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config };
+        let continues = registry.continues.clone();
+        let terms = Self { schema: SCHEMA, run: registry.run, agents, sealed, window, config, continues };
         terms.resolve().validate()?;
         if config.aggregator.is_simulation_only() {
             let reason = format!(
@@ -73,6 +79,21 @@ impl RunTerms {
 
     pub(super) fn resolve(&self) -> ResolvedRun {
         self.config.resolve(RunConfig::SIGMA)
+    }
+
+    /// Returns the last model of the run that this one continues.
+    ///
+    /// # Errors
+    /// It has another dimension.
+    pub(super) fn prior(&self) -> Result<Option<PriorModel>, ConfigError> {
+        let Some(Continuation { prior, .. }) = &self.continues else { return Ok(None) };
+        if prior.dimension() == self.config.dim {
+            return Ok(Some(prior.clone()));
+        }
+        let [prior, own] = [prior.dimension(), self.config.dim];
+        let reason =
+            format!("the run that this one continues has dimension {prior}, not {own}; enroll the devices anew");
+        Err(ConfigError::new("dim", reason))
     }
 
     /// Reads the terms of a store.
@@ -123,6 +144,7 @@ impl RunTerms {
             assumptions: self.resolve().assumptions()?,
             tolerates_absence: self.config.aggregator.tolerates_absence(),
             accepts_devices: self.accepts_devices(),
+            continues: self.continues.clone(),
         })
     }
 
@@ -145,6 +167,9 @@ impl RunTerms {
         }
         if self.sealed != configured.sealed {
             differences.push("the devices with sealed frames differ".into());
+        }
+        if self.continues != configured.continues {
+            differences.push("the run that this one continues differs".into());
         }
         differences.join("; ")
     }

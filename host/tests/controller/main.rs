@@ -1,6 +1,7 @@
 //! The controller and its parts, alone and in simulated fleets.
 
 mod admission;
+mod continued;
 mod controller;
 mod guard;
 mod naive;

@@ -57,6 +57,8 @@ pub struct Outcome {
     pub enrolled: u64,
     /// Services that were replaced by that of the next run.
     pub next_runs: u64,
+    /// Those of `next_runs` that continue the run before.
+    pub continued: u64,
     /// Entries of devices into a run.
     pub moves: u64,
     /// Frames of hostile devices.
@@ -82,6 +84,7 @@ impl Outcome {
             snapshots: self.snapshots + other.snapshots,
             enrolled: self.enrolled + other.enrolled,
             next_runs: self.next_runs + other.next_runs,
+            continued: self.continued + other.continued,
             moves: self.moves + other.moves,
             abuses: self.abuses + other.abuses,
             seconds: self.seconds + other.seconds,

@@ -11,7 +11,7 @@ use fedbandit::service::MasterKey;
 use fedbandit::service::store::Store;
 use fedbandit::service::store::file::File;
 use fedbandit::service::worker::{commit_and_tick, store_snapshot};
-use fedbandit::service::{EnrolledDevice, Registry, SnapshotPolicy, StartOptions, start};
+use fedbandit::service::{Continuation, EnrolledDevice, Registry, SnapshotPolicy, StartError, StartOptions, start};
 use fedbandit::service::{Link, StateMachine};
 use fedbandit_core::session::Event;
 use fedbandit_core::wire::cobs;
@@ -297,12 +297,24 @@ impl Scenario {
             // Devices ask again after the wait, up to 1/16 of it and a second.
             self.limit += WAIT_AFTER_END + WAIT_AFTER_END / 16 + 1_000;
         }
-        self.registry.run += 1;
+        self.registry = self.next_registry()?;
         let terms = terms(&self.config, &self.registry, self.timing)?;
         self.oracle.next_run(terms);
         self.disk = Disk::with_store();
         self.start_at = self.now + self.rng.below(4_000);
         self.store_key()
+    }
+
+    /// Returns the registry of the next run, which continues this one in half of the scenarios that have a model by now.
+    fn next_registry(&mut self) -> Result<Registry, Violation> {
+        match Continuation::of(&self.oracle.copy()?, 0.5) {
+            Ok(continues) if self.rng.per_mille(500) => {
+                self.outcome.continued += 1;
+                self.registry.next_run(continues).ok_or_else(|| "no run numbers left".into())
+            }
+            Ok(_) | Err(StartError::NotBegun) => Ok(Registry { run: self.registry.run + 1, ..self.registry.clone() }),
+            Err(error) => Err(format!("the run cannot be continued: {error}")),
+        }
     }
 
     /// Replays the stored events into a new service, which must have the same state, noise included.

@@ -3,6 +3,7 @@
 mod access;
 mod audit;
 mod broker;
+mod chain;
 mod commands;
 mod crash;
 mod device_table;

@@ -291,7 +291,7 @@ impl Rule for Capped {
         let gram = certify(&streams.gram, kernel::weighted_sum(streams.gram.values(), &weights));
         let feature_sum = certify(&streams.feature_sum, kernel::weighted_sum(streams.feature_sum.values(), &weights));
         let (lambda, _) = self.priors(episode, streams.dimension());
-        Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum })
+        Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum, prior: None })
     }
 
     fn warm_start(&self) -> WarmStart {

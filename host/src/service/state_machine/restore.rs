@@ -70,8 +70,8 @@ impl StateMachine {
             run,
             boot,
             dimension,
-            info,
             statistics: Statistics::new(&controller, info.assumptions),
+            info,
             controller,
             devices,
             model: None,
@@ -89,7 +89,7 @@ impl StateMachine {
             progress: Progress::default(),
         };
         if let Some(bytes) = snapshot {
-            let saved = Saved::from_bytes(bytes, info.config_hash)?;
+            let saved = Saved::from_bytes(bytes, service.info.config_hash)?;
             service = service.resume(saved, bytes.len() as u64).ok_or(SnapshotError::Corrupt)?;
         }
         Ok(Restoring { service })

@@ -162,6 +162,9 @@ impl StateMachine {
                 mechanism: mechanism.to_string(),
                 releases,
             }),
+            chain: self.info.continues.as_ref().map(|continues| {
+                continues.status(self.info.privacy, self.controller.estimate(), self.controller.counts())
+            }),
             outliers: outliers.clone(),
             tolerates_absence: self.info.tolerates_absence,
             accepts_devices: self.info.accepts_devices,
