@@ -105,7 +105,7 @@ impl Run {
         let mut models = Vec::new();
         let each = &mut |_, bytes: &[u8]| match Event::from_bytes(bytes, 2).unwrap() {
             Event::Model(model) => models.push(model),
-            Event::Summary(_) | Event::End => {}
+            Event::Summary(_) | Event::End | Event::Enrollment(_) => {}
         };
         self.store.replay(0, each).unwrap();
         models

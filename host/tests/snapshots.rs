@@ -25,7 +25,7 @@ const EPISODES: u32 = 12;
 const RUN: u32 = 3;
 
 /// A snapshot after each model, with all summaries kept.
-const ALWAYS: SnapshotPolicy = SnapshotPolicy { least_bytes: 0, ratio: 0, retain: None };
+const ALWAYS: SnapshotPolicy = SnapshotPolicy { least_bytes: 0, ratio: 0, most_seconds: u64::MAX, retain: None };
 const NEVER: SnapshotPolicy = SnapshotPolicy { least_bytes: u64::MAX, ..ALWAYS };
 
 fn master() -> MasterKey {
@@ -289,4 +289,22 @@ fn snapshot_of_another_run_is_rejected() {
         error.to_string(),
         "the stored snapshot belongs to a run with different settings; restore the last backup"
     );
+}
+
+/// With few events, snapshots follow the clock: one in each of the hours in which the run went on.
+#[test]
+fn snapshot_is_taken_after_its_longest_time() {
+    let policy = SnapshotPolicy { most_seconds: 3_600, ..NEVER };
+    let mut run = Run::new(RunConfig { steps: LENGTH * 100, ..configs()[0] }, policy, 1);
+    for minute in 0..4 * 60 {
+        run.now = minute * 60_000;
+        run.step();
+    }
+    assert_eq!(run.snapshots, 1, "the run ends within two hours");
+    let mut run = Run::new(RunConfig { steps: LENGTH * 1_000, ..configs()[0] }, policy, 1);
+    for minute in 0..4 * 60 + 30 {
+        run.now = minute * 60_000;
+        run.step();
+    }
+    assert_eq!(run.snapshots, 4);
 }

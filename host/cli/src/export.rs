@@ -131,7 +131,7 @@ impl Tables {
         let terms = RunTerms::load(&store).map_err(failed)?;
         if what != What::Audit {
             // Checked before the first row, because a reader may not notice that a table is cut short.
-            for_each_event::<StartError>(&store, &terms, 0, |_| Ok(())).map_err(failed)?;
+            for_each_event::<StartError>(&store, &terms, 0, |_, _| Ok(())).map_err(failed)?;
         }
         Ok(Self::Store(store.reader(), Box::new(terms)))
     }

@@ -1,6 +1,7 @@
 //! The program `fedbandit`. Results go to stdout, errors and logs to stderr.
 
 mod aggregate;
+mod backup;
 mod continue_run;
 mod device;
 mod enroll;
@@ -65,6 +66,8 @@ enum Command {
     Revoke(enroll::RevokeArgs),
     Status(status::Args),
     Export(export::Args),
+    Backup(backup::BackupArgs),
+    Check(backup::CheckArgs),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
 }
@@ -137,6 +140,8 @@ fn main() -> ExitCode {
         Command::Revoke(args) => args.run(),
         Command::Status(args) => args.run(),
         Command::Export(args) => args.run(),
+        Command::Backup(args) => args.run(),
+        Command::Check(args) => args.run(),
         Command::Completions(args) => args.run(),
         Command::Man(args) => args.run(),
     };

@@ -29,6 +29,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// | `http.token` | the token that permits reading the pages of the service; readable by its owner only |
 /// | `http.pem` | certificate of the last service that used TLS for its pages |
 /// | `run.redb` | the store |
+/// | `backup.hash` | in a backup: hash of the store's content, until a service starts on it |
 /// | `run.schema-N.redb` | copy of the store before it was migrated from schema N |
 /// | `service` | URL and name of the last service, and the identity of the store that it opened |
 #[derive(Clone)]
@@ -39,6 +40,49 @@ pub(super) struct RunDirectory {
 impl RunDirectory {
     pub(super) fn store(&self) -> PathBuf {
         self.path.join("run.redb")
+    }
+
+    /// Returns the file with the hash of a backup's store, which the first start of a service on it removes.
+    pub(super) fn backup_hash(&self) -> PathBuf {
+        self.path.join("backup.hash")
+    }
+
+    /// Reads the hash of a backup's store; none if the directory is not a backup, or a service has used it.
+    pub(super) fn find_backup_hash(&self) -> Result<Option<Vec<u8>>, Failure> {
+        let file = self.backup_hash();
+        match fs::read(&file) {
+            Ok(hash) => Ok(Some(hash)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Failure::from(error).context(file.display())),
+        }
+    }
+
+    /// Removes the hash of a backup, whose store will change.
+    pub(super) fn remove_backup_hash(&self) -> Result<(), Failure> {
+        match fs::remove_file(self.backup_hash()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Failure::from(error).context(self.backup_hash().display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the files of a backup besides the store, with their names: registry, master key, token and identities.
+    pub(super) fn files(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
+        let mut names: Vec<PathBuf> = ["registry.json", "master.key", "http.token"].map(PathBuf::from).into();
+        let blobs = fs::read_dir(self.path.join("devices")).into_iter().flatten().flatten();
+        let blobs = blobs.map(|entry| Path::new("devices").join(entry.file_name()));
+        names.extend(blobs.filter(|name| name.extension().is_some_and(|extension| extension == "blob")));
+        let mut files = Vec::new();
+        for name in names {
+            let path = self.path.join(&name);
+            match fs::read(&path) {
+                Ok(bytes) => files.push((name, bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Failure::from(error).context(path.display())),
+            }
+        }
+        Ok(files)
     }
 
     /// Copies a store that the present version will migrate, and returns the path of the copy. Nothing happens to a store with

@@ -111,6 +111,7 @@ impl Args {
         if let Some(copy) = directory.copy_older_schema()? {
             tracing::warn!(copy = %copy.display(), "the store is migrated to schema {SCHEMA}; a copy is kept");
         }
+        directory.remove_backup_hash()?;
         let mut store = File::open(&path).map_err(|error| failed(error.into()))?;
         if config.run.privacy.is_some() && config.run.aggregator == AggregatorName::RECOMMENDED {
             tracing::warn!(

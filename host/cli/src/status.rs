@@ -1,5 +1,6 @@
 //! `fedbandit status`: the state of a run, from its service or from its store.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -92,6 +93,13 @@ impl RunningService {
     fn get(&self, path: &str) -> Result<String, Failure> {
         let failed = |error| Failure::from(error).context(self.client.url());
         self.client.get(path, self.token.as_ref()).map_err(failed)
+    }
+
+    /// Requests a page whose body is read as it arrives.
+    pub(super) fn open(&self, path: &str) -> Result<impl Read, Failure> {
+        let failed = |error| Failure::from(error).context(self.client.url());
+        let (_, body) = self.client.open(path, self.token.as_ref()).map_err(failed)?;
+        Ok(body)
     }
 
     /// Queries a page in JSON.

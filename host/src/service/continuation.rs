@@ -79,7 +79,7 @@ impl Continuation {
     pub fn of(store: &dyn Store, discount: f64) -> Result<Self, StartError> {
         let terms = RunTerms::load(store)?;
         let mut last = None;
-        for_each_event::<StartError>(store, &terms, 0, |event| {
+        for_each_event::<StartError>(store, &terms, 0, |_, event| {
             if let Event::Model(model) = event {
                 last = Some(model);
             }

@@ -1,9 +1,11 @@
 //! Status page, device table, status as JSON, Prometheus metrics and health over HTTP.
 
 use std::fmt::Display;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -18,12 +20,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::sync::watch::Receiver;
 use tokio_stream::StreamExt;
-use tokio_stream::wrappers::WatchStream;
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 
 use super::Status;
 use super::access::Access;
+use super::backup;
 use super::device_table::{DevicePage, DeviceQuery};
 use super::export::{self, ExportError, PageQuery};
 use super::metrics::{self, Meter};
@@ -88,6 +92,7 @@ pub async fn serve(listener: TcpListener, pages: Pages, access: Access, tls: Opt
 }
 
 fn router(Pages { status, meter, name, worker, stored }: Pages) -> Router {
+    let copied = stored.clone();
     let table = |get: Get| route(move |query| rows(query, stored.clone(), get));
     Router::new()
         .route("/", route(page))
@@ -96,6 +101,7 @@ fn router(Pages { status, meter, name, worker, stored }: Pages) -> Router {
         .route("/name", route(|| async { name }))
         .route("/metrics", route(move |status| metrics_text(status, meter)))
         .route("/status.json", route(status_json))
+        .route("/api/backup", route(move || backup_stream(copied)))
         .route("/api/devices", route(move |query| devices(query, worker)))
         .route("/api/run", table.clone()(|stored, _| json(&stored.terms.head())))
         .route(
@@ -111,6 +117,39 @@ fn router(Pages { status, meter, name, worker, stored }: Pages) -> Router {
 }
 
 /// Function that reads a page of a table from a store, as JSON.
+/// Bytes of a backup that wait for the client, in pieces.
+const PIECE: usize = 64 << 10;
+const PIECES: usize = 4;
+
+/// Streams a copy of the store, as it is now. If it cannot be read to its end, the answer ends before the end of the backup.
+async fn backup_stream(stored: Option<Stored>) -> Result<Body, (StatusCode, &'static str)> {
+    let Stored { reader, .. } = stored.ok_or((StatusCode::NOT_FOUND, NOTHING_STORED))?;
+    let (sender, receiver) = mpsc::channel(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut writer = io::BufWriter::with_capacity(PIECE, Pieces(sender));
+        if let Err(error) = backup::write(&*reader, &mut writer) {
+            tracing::warn!(%error, "backup not completed");
+        }
+    });
+    Ok(Body::from_stream(ReceiverStream::new(receiver)))
+}
+
+/// Writer that sends what is written.
+struct Pieces(mpsc::Sender<io::Result<Vec<u8>>>);
+
+impl io::Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.blocking_send(Ok(bytes.to_vec())).map_err(|_| io::Error::other("the client has left"))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const NOTHING_STORED: &str = "a demonstration stores nothing\n";
+
 type Get = fn(&Stored, PageQuery) -> Result<String, ExportError>;
 
 fn json(page: &impl Serialize) -> Result<String, ExportError> {
@@ -124,7 +163,7 @@ async fn rows(
     get: Get,
 ) -> Result<impl IntoResponse, (StatusCode, String)> {
     let query = parameters(query.as_deref())?;
-    let stored = stored.ok_or_else(|| (StatusCode::NOT_FOUND, "a demonstration stores nothing\n".into()))?;
+    let stored = stored.ok_or_else(|| (StatusCode::NOT_FOUND, NOTHING_STORED.into()))?;
     let page = tokio::task::spawn_blocking(move || get(&stored, query)).await;
     let failed = |reason: &dyn Display| (StatusCode::INTERNAL_SERVER_ERROR, format!("{reason}\n"));
     let page = page.map_err(|error| failed(&error))?.map_err(|error| match error {

@@ -12,6 +12,7 @@
 //! | [`store`] | durable event log (`file` on redb, `memory` for tests) |
 //! | [`worker`] | the thread that owns state machine and store |
 //! | [`transport`] | TCP, TLS, MQTT and serial links |
+//! | [`backup`] | copy of a store as a stream of entries, and its check |
 //! | [`export`] | models, messages and the audit log, a page at a time |
 //! | [`http`], [`access`], [`client`] | status page, device table, metrics, health; the token that permits them; their client |
 //! | [`metrics`] | list of metrics, from which their text, the dashboard and the documentation follow |
@@ -22,6 +23,7 @@
 pub mod access;
 mod any_controller;
 pub mod audit;
+pub mod backup;
 pub mod client;
 pub mod config;
 mod continuation;

@@ -28,13 +28,15 @@ pub struct SnapshotPolicy {
     /// Least number of bytes of events per byte of the last snapshot. It bounds the cost of snapshots, and with `least_bytes`
     /// the length of a replay.
     pub ratio: u64,
+    /// Seconds after which a snapshot is taken although there are fewer events.
+    pub most_seconds: u64,
     /// Number of closed episodes whose summaries are kept; all of them if `None`.
     pub retain: Option<u32>,
 }
 
 impl SnapshotPolicy {
-    /// A snapshot after 256 KiB of events, and four times its own length. All summaries are kept.
-    pub const DEFAULT: Self = Self { least_bytes: 256 << 10, ratio: 4, retain: None };
+    /// A snapshot after 256 KiB of events and four times its own length, or after six hours. All summaries are kept.
+    pub const DEFAULT: Self = Self { least_bytes: 256 << 10, ratio: 4, most_seconds: 6 * 60 * 60, retain: None };
 }
 
 /// Error of a stored snapshot.

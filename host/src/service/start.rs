@@ -83,6 +83,9 @@ pub enum StartError {
     /// The stored boot counter is invalid, or at its maximum.
     #[error("the stored boot counter is corrupt or exhausted; restore the last backup")]
     Boot,
+    /// A stored event is missing.
+    #[error("event {0} of the store is missing; restore the last backup")]
+    Missing(u64),
     /// A stored event is invalid.
     #[error("event {0} of the store is corrupt; restore the last backup")]
     Event(u64),
@@ -133,7 +136,9 @@ pub fn start(
         snapshots: options.snapshots,
         info: terms.info()?,
     };
-    let restoring = restore(store, &terms, config, controller, registry.devices.iter().map(device))?;
+    let snapshot = store.snapshot()?;
+    let devices = registry.devices.iter().map(device);
+    let restoring = restore(store, &terms, config, controller, devices, snapshot.as_deref())?;
     let (stored, service) = (restoring.events(), restoring.finish());
     let Status { run, episode, episodes, enrolled, revoked, config_hash, .. } = service.status(now);
     let message = if stored == 0 { "run started" } else { "run resumed" };
@@ -163,6 +168,15 @@ impl Inspection {
 /// # Errors
 /// See [`StartError`].
 pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Inspection, StartError> {
+    Ok(Inspection(inspect_from(store, registry, store.snapshot()?.as_deref())?))
+}
+
+/// Restores a run from a snapshot, or from its first event.
+pub(super) fn inspect_from(
+    store: &dyn Store,
+    registry: &Registry,
+    snapshot: Option<&[u8]>,
+) -> Result<StateMachine, StartError> {
     let terms = RunTerms::load(store)?;
     let key = || RunKey::from_stored(&store.value("run-key")?.ok_or(StartError::Key)?).map_err(|_| StartError::Key);
     let controller = controller(&terms, key)?;
@@ -174,25 +188,28 @@ pub fn inspect(store: &dyn Store, registry: &Registry) -> Result<Inspection, Sta
     let snapshots = SnapshotPolicy::DEFAULT;
     let config =
         StateMachineConfig { fleet, run, boot: 0, dimension, time_limit: 0, now: 0, unix_seconds: 0, snapshots, info };
-    Ok(Inspection(restore(store, &terms, config, controller, devices)?.finish()))
+    Ok(restore(store, &terms, config, controller, devices, snapshot)?.finish())
 }
 
-/// Restores the last snapshot and replays the events after it.
+/// Restores a snapshot, if there is one, and replays the events after it.
 fn restore(
     store: &dyn Store,
     terms: &RunTerms,
     config: StateMachineConfig,
     controller: AnyController,
     devices: impl IntoIterator<Item = (AgentId, Channel, bool)>,
+    snapshot: Option<&[u8]>,
 ) -> Result<Restoring, StartError> {
-    let snapshot = store.snapshot()?;
-    let mut restoring = StateMachine::restore(config, controller, devices, snapshot.as_deref())?;
+    let mut restoring = StateMachine::restore(config, controller, devices, snapshot)?;
     let from = restoring.events();
-    for_each_event::<StartError>(store, terms, from, |event| Ok(restoring.replay(event)?))?;
+    for_each_event::<StartError>(store, terms, from, |number, event| match number == restoring.events() {
+        true => Ok(restoring.replay(event)?),
+        false => Err(StartError::Missing(restoring.events())),
+    })?;
     Ok(restoring)
 }
 
-/// Calls a function with each stored event from a number on, in order, until it fails. One event is in memory at a time.
+/// Calls a function with each stored event from a number on, with its number, in order, until it fails. One event is in memory at a time.
 ///
 /// # Errors
 /// The store cannot be read or is corrupt, or the function fails.
@@ -200,13 +217,13 @@ pub fn for_each_event<E: From<StartError>>(
     store: &dyn Store,
     terms: &RunTerms,
     from: u64,
-    mut each: impl FnMut(Event) -> Result<(), E>,
+    mut each: impl FnMut(u64, Event) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut result = Ok(());
     let read = store.replay(from, &mut |number, bytes| {
         if result.is_ok() {
             let event = Event::from_bytes(bytes, terms.config.dim);
-            result = event.ok_or_else(|| StartError::Event(number).into()).and_then(&mut each);
+            result = event.ok_or_else(|| StartError::Event(number).into()).and_then(|event| each(number, event));
         }
     });
     read.map_err(StartError::from)?;

@@ -549,8 +549,10 @@ impl StateMachine {
     pub fn take_snapshot(&mut self) -> Option<Snapshot> {
         let Progress { at_model, unsaved, saved, .. } = self.progress;
         let SnapshotPolicy { least_bytes, ratio, .. } = self.snapshots;
-        let due = least_bytes.max(saved.map_or(0, |(length, _)| length.saturating_mul(ratio)));
-        if !at_model || unsaved < due {
+        let (length, saved_at) = saved.unwrap_or((0, self.unix_seconds));
+        let due = least_bytes.max(length.saturating_mul(ratio));
+        let is_old = self.unix_time(self.now) >= saved_at.saturating_add(self.snapshots.most_seconds);
+        if !at_model || unsaved == 0 || (unsaved < due && !is_old) {
             return None;
         }
         let removable = self.forget_old_summaries();

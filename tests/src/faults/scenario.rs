@@ -654,7 +654,7 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut TestRng) {
 fn snapshots(rng: &mut TestRng) -> SnapshotPolicy {
     let least_bytes = *rng.pick(&[0, 300, 2_000, u64::MAX]);
     let retain = rng.per_mille(600).then(|| rng.below(4) as u32);
-    SnapshotPolicy { least_bytes, ratio: rng.below(2), retain }
+    SnapshotPolicy { least_bytes, ratio: rng.below(2), most_seconds: rng.within(1, 1_000_000), retain }
 }
 
 fn config(rng: &mut TestRng, episodes: u32) -> RunConfig {

@@ -309,7 +309,7 @@ fn serve(disk: &Disk, acknowledged: &mut Vec<(u32, u32)>) -> Result<(), String> 
     let config =
         RunConfig { steps: 4 * EPISODES, episode_len: Some(4), first_episode: Some(4), ..RunConfig::default() };
     let mut timing = StartOptions::new(1_000, 1, 0);
-    timing.snapshots = SnapshotPolicy { least_bytes: 0, ratio: 0, retain: None };
+    timing.snapshots = SnapshotPolicy { least_bytes: 0, ratio: 0, ..SnapshotPolicy::DEFAULT };
     let mut store = File::on(disk.clone()).map_err(|error| error.to_string())?;
     let mut service = start(&mut store, &config, &registry, &master, timing, 0).map_err(|error| error.to_string())?;
     let mut devices: Vec<Channel> =

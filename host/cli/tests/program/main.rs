@@ -2,6 +2,7 @@
 
 mod access;
 mod audit;
+mod backup;
 mod broker;
 mod chain;
 mod commands;
@@ -27,3 +28,4 @@ mod tap;
 mod test_certificate;
 mod test_fleet;
 mod tls;
+mod upgrade;

@@ -56,6 +56,34 @@ fn running_service_accepts_a_new_key_and_drops_the_old_one() {
     service.wait_for(|status| status["dropped"]["tag"].as_u64() > before);
 }
 
+/// A device that is revoked, reinstated or enrolled while the service runs, and one that is enrolled while it is down.
+#[test]
+fn running_service_reinstates_and_enrolls_devices() {
+    let fleet = Fleet::new("enrolment", 2);
+    fleet.configure("steps = 4000000\nepisode-len = 4");
+    let service = fleet.serve();
+    fleet.stdout("revoke --dir fleet 2");
+    service.wait_for(|status| status["revoked"] == 1);
+    assert!(fleet.stdout("revoke --dir fleet --undo 2").starts_with("0 of 2 devices"));
+    service.wait_for(|status| status["revoked"] == 0);
+    fleet.stdout("enroll --dir fleet --count 2");
+    service.wait_for(|status| status["enrolled"] == 4);
+    let report = fleet.devices(&service.devices[0], "--count 4 --episodes 3").report();
+    assert_eq!(report["acknowledged"], 12);
+    drop(service);
+    fleet.stdout("enroll --dir fleet");
+    let service = fleet.serve();
+    let report = fleet.devices(&service.devices[0], "--count 5 --episodes 3").report();
+    assert_eq!(report["acknowledged"], 15);
+    drop(service);
+    let stored = fleet.stored();
+    assert!((1..=5).all(|agent| stored.iter().any(|(stored, _)| *stored == agent)), "{stored:?}");
+    assert!(fleet.stdout("check fleet").contains("5 devices"));
+    let audit = fleet.stdout("export --dir fleet --what audit");
+    let rows = |event: &str| audit.lines().filter(|line| line.contains(event)).count();
+    assert_eq!((rows("unrevoked"), rows("enrolled")), (1, 5), "{audit}");
+}
+
 /// A service of run 2, with the master key and the devices of run 1: devices whose blobs are those of run 1 take part in run 2.
 #[test]
 fn devices_move_to_the_run_of_their_controller() {

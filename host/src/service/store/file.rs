@@ -7,10 +7,11 @@ use std::{fs, io};
 
 use redb::backends::FileBackend;
 use redb::{
-    Builder, Database, DatabaseError, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
-    StorageBackend, TableDefinition, TableError, WriteTransaction,
+    Builder, Database, DatabaseError, ReadOnlyDatabase, ReadOnlyTable, ReadTransaction, ReadableDatabase,
+    ReadableTable, StorageBackend, TableDefinition, TableError, WriteTransaction,
 };
 
+use super::super::backup::Entry;
 use super::{Reader, Snapshot, Store, StoreError, Table};
 
 /// Events, numbered from 0.
@@ -55,11 +56,7 @@ pub struct FileReader(Access);
 impl Reader for FileReader {
     fn rows(&self, table: Table, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError> {
         let definition = if table == Table::Events { EVENTS } else { AUDIT };
-        let rows = match self.0.read()?.open_table(definition) {
-            // Stores of earlier versions have no audit log.
-            Err(TableError::TableDoesNotExist(_)) => return Ok(()),
-            other => other.map_err(StoreError::new)?,
-        };
+        let Some(rows) = self::table(&self.0.read()?, definition)? else { return Ok(()) };
         for row in rows.range(from..).map_err(StoreError::new)? {
             let (number, row) = row.map_err(StoreError::new)?;
             if !each(number.value(), row.value()) {
@@ -68,6 +65,60 @@ impl Reader for FileReader {
         }
         Ok(())
     }
+
+    fn copy(&self, each: &mut dyn FnMut(Entry) -> bool) -> Result<(), StoreError> {
+        let read = self.0.read()?;
+        for value in table(&read, VALUES)?.iter().map(|values| values.iter().map_err(StoreError::new)) {
+            for row in value? {
+                let (name, value) = row.map_err(StoreError::new)?;
+                if !each(Entry::Value(name.value().into(), value.value().into())) {
+                    return Ok(());
+                }
+            }
+        }
+        if !stored_snapshot(&read)?.is_none_or(|bytes| each(Entry::Snapshot(bytes))) {
+            return Ok(());
+        }
+        for (definition, entry) in [(EVENTS, Entry::Event as fn(u64, Vec<u8>) -> Entry), (AUDIT, Entry::Audit)] {
+            let Some(rows) = table(&read, definition)? else { continue };
+            for row in rows.iter().map_err(StoreError::new)? {
+                let (number, row) = row.map_err(StoreError::new)?;
+                if !each(entry(number.value(), row.value().into())) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a table; none if it does not exist in the store, which an earlier version may have written.
+fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
+    read: &ReadTransaction,
+    definition: TableDefinition<'_, K, V>,
+) -> Result<Option<ReadOnlyTable<K, V>>, StoreError> {
+    match read.open_table(definition) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        table => table.map(Some).map_err(StoreError::new),
+    }
+}
+
+fn replace_snapshot(write: &WriteTransaction, bytes: &[u8]) -> Result<(), StoreError> {
+    let mut chunks = write.open_table(SNAPSHOT).map_err(StoreError::new)?;
+    chunks.retain(|_, _| false).map_err(StoreError::new)?;
+    for (number, chunk) in (0..).zip(bytes.chunks(CHUNK)) {
+        chunks.insert(number, chunk).map_err(StoreError::new)?;
+    }
+    Ok(())
+}
+
+fn stored_snapshot(read: &ReadTransaction) -> Result<Option<Vec<u8>>, StoreError> {
+    let Some(chunks) = table(read, SNAPSHOT)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    for chunk in chunks.iter().map_err(StoreError::new)? {
+        bytes.extend_from_slice(chunk.map_err(StoreError::new)?.1.value());
+    }
+    Ok((!bytes.is_empty()).then_some(bytes))
 }
 
 impl File {
@@ -128,6 +179,36 @@ impl File {
             other => Access::ReadOnly(Arc::new(other.map_err(StoreError::new)?)),
         };
         Ok(Self { database, next: u64::MAX })
+    }
+
+    /// Inserts entries of a backup into a new store, durably.
+    ///
+    /// # Errors
+    /// The entries may not be durable.
+    pub fn insert(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
+        let write = self.write()?;
+        {
+            let mut values = write.open_table(VALUES).map_err(StoreError::new)?;
+            let mut events = write.open_table(EVENTS).map_err(StoreError::new)?;
+            let mut audit = write.open_table(AUDIT).map_err(StoreError::new)?;
+            for entry in entries {
+                match entry {
+                    Entry::Value(name, value) => {
+                        values.insert(name.as_str(), value.as_slice()).map_err(StoreError::new)?;
+                    }
+                    Entry::Event(number, event) => {
+                        events.insert(number, event.as_slice()).map_err(StoreError::new)?;
+                        self.next = number + 1;
+                    }
+                    Entry::Audit(number, entry) => {
+                        audit.insert(number, entry.as_slice()).map_err(StoreError::new)?;
+                    }
+                    Entry::Snapshot(bytes) => replace_snapshot(&write, bytes)?,
+                    Entry::End(_) => {}
+                }
+            }
+        }
+        write.commit().map_err(StoreError::new)
     }
 
     /// Returns true if the error means that another process has the store open.
@@ -193,29 +274,14 @@ impl Store for File {
             for range in &snapshot.removable {
                 events.retain_in(range.clone(), |_, _| false).map_err(StoreError::new)?;
             }
-            let mut chunks = write.open_table(SNAPSHOT).map_err(StoreError::new)?;
-            chunks.retain(|_, _| false).map_err(StoreError::new)?;
-            for (number, chunk) in (0..).zip(snapshot.bytes.chunks(CHUNK)) {
-                chunks.insert(number, chunk).map_err(StoreError::new)?;
-            }
         }
+        replace_snapshot(&write, &snapshot.bytes)?;
         write.commit().map_err(StoreError::new)
     }
 
     fn snapshot(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let read = self.read()?;
-        let chunks = match read.open_table(SNAPSHOT) {
-            // Created by the first snapshot.
-            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-            chunks => chunks.map_err(StoreError::new)?,
-        };
-        let mut bytes = Vec::new();
-        for chunk in chunks.iter().map_err(StoreError::new)? {
-            bytes.extend_from_slice(chunk.map_err(StoreError::new)?.1.value());
-        }
-        Ok(Some(bytes))
+        stored_snapshot(&self.read()?)
     }
-
     fn value(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let read = self.read()?;
         let table = read.open_table(VALUES).map_err(StoreError::new)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::backup::Entry;
 use super::{Reader, Snapshot, Store, StoreError, Table};
 
 /// Store in memory; its content is lost with the process.
@@ -58,6 +59,15 @@ impl Reader for Memory {
             Table::Events => self.events.range(from..).all(|(number, row)| each(*number, row)),
             Table::Audit => (0..).zip(&self.audit).skip(from as usize).all(|(number, row)| each(number, row)),
         };
+        Ok(())
+    }
+
+    fn copy(&self, each: &mut dyn FnMut(Entry) -> bool) -> Result<(), StoreError> {
+        let values = self.values.iter().map(|(name, value)| Entry::Value(name.clone(), value.clone()));
+        let snapshot = self.snapshot.iter().map(|bytes| Entry::Snapshot(bytes.clone()));
+        let events = self.events.iter().map(|(number, event)| Entry::Event(*number, event.clone()));
+        let audit = (0..).zip(&self.audit).map(|(number, entry)| Entry::Audit(number, entry.clone()));
+        values.chain(snapshot).chain(events).chain(audit).all(each);
         Ok(())
     }
 }

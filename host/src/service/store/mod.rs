@@ -10,6 +10,7 @@ use thiserror::Error;
 
 pub use memory::Memory;
 
+use super::backup::Entry;
 use super::snapshot::Snapshot;
 
 /// Log of events with a snapshot and a few named values beside it.
@@ -77,6 +78,12 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// The store cannot be read.
     fn rows(&self, table: Table, from: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), StoreError>;
+
+    /// Calls a function with everything that the store contains at one moment, until it returns false.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    fn copy(&self, each: &mut dyn FnMut(Entry) -> bool) -> Result<(), StoreError>;
 }
 
 /// Error of a store; wraps the error of its backend.
