@@ -13,7 +13,7 @@ stop() { # SIGTERM, which must be a success
   service=''
 }
 finish() {
-  [ -z "$service" ] || kill -KILL "$service" || :
+  [ -z "$service" ] || kill -KILL "$service" 2>/dev/null || :
   rm -rf "$work"
 }
 trap finish EXIT
@@ -23,7 +23,7 @@ start() { # COMMAND...: starts a service on free ports, and waits until it liste
   "$@" >"$work/out" &
   service=$!
   until page=$(sed -n 's|^status:  ||p' "$work/out") && [ -n "$page" ]; do
-    kill -0 "$service" || fail "the service ended before it listened: $*"
+    kill -0 "$service" 2>/dev/null || fail "the service ended before it listened: $*"
     sleep 0.1
   done
   devices=$(sed -n 's|^devices: ||p' "$work/out")
