@@ -10,14 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-/// The transport, as the device table shows it.
-const UNIX: Transport = Transport { name: "unix", peer: Peer::Untrusted };
-
 /// Accepts connections for the controller.
 async fn serve(listener: UnixListener, handle: WorkerHandle) {
+    let transport = Transport { name: "unix", peer: Peer::Untrusted };
     while let Ok((stream, _)) = listener.accept().await {
         let (handle, (reader, writer)) = (handle.clone(), stream.into_split());
-        tokio::spawn(async move { converse(reader, writer, &handle, UNIX).await });
+        tokio::spawn(async move { converse(reader, writer, &handle, transport).await });
     }
 }
 

@@ -23,7 +23,7 @@ addEventListener("DOMContentLoaded", () => {
   const episode = document.getElementById("episode"), before = episode.textContent;
   note.before = before;
   const isComplete = () => episode.textContent !== before && document.getElementById("devices").tBodies[0]?.rows.length;
-  new MutationObserver(() => { if (isComplete()) fetch("/go"); }).observe(document.body, { childList: true, subtree: true });
+  new MutationObserver(() => { if (isComplete()) fetch(location.origin + "/go"); }).observe(document.body, { childList: true, subtree: true });
 });
 addEventListener("load", () => {
   note.after = document.getElementById("episode").textContent;

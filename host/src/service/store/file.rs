@@ -309,3 +309,35 @@ impl Store for File {
         write.commit().map_err(StoreError::new)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+
+    /// The table of the audit log is created with its first entry, so that stores of earlier versions have none.
+    #[test]
+    fn reader_sees_entries_as_they_are_appended() {
+        let mut store = File::on(InMemoryBackend::new()).unwrap();
+        let reader = store.reader();
+        let rows = |table, from| {
+            let mut rows = Vec::new();
+            let each = &mut |number, row: &[u8]| {
+                rows.push((number, row.to_vec()));
+                rows.len() < 2
+            };
+            reader.rows(table, from, each).unwrap();
+            rows
+        };
+        assert_eq!((rows(Table::Audit, 0), rows(Table::Events, 0)), (vec![], vec![]));
+        let entries = [b"a".to_vec(), b"b".to_vec()];
+        store.append_audit(&entries, &[("state", b"1".to_vec())]).unwrap();
+        store.append_audit(&[b"c".to_vec()], &[("state", b"2".to_vec())]).unwrap();
+        store.append(&[b"event".to_vec()]).unwrap();
+        assert_eq!(rows(Table::Audit, 0), [(0, b"a".to_vec()), (1, b"b".to_vec())], "until the function returns false");
+        assert_eq!(rows(Table::Audit, 2), [(2, b"c".to_vec())]);
+        assert_eq!(rows(Table::Events, 0), [(0, b"event".to_vec())]);
+        assert_eq!(store.value("state").unwrap(), Some(b"2".to_vec()));
+    }
+}
