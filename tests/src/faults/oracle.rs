@@ -6,7 +6,7 @@ use std::f64::consts::SQRT_2;
 use std::mem;
 use std::ops::RangeInclusive;
 
-use fedbandit::algorithm::{Admission, Fault};
+use fedbandit::algorithm::{Admission, Fault, PriorUse};
 use fedbandit::privacy::Plan;
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::file::File;
@@ -503,10 +503,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks the model against the estimate (G, b) and λ of the rule: Λ = G + λI and Λθ = b.
+    /// Checks the model against the estimate (G, b) and λ of the rule: Λ = G + λI and Λθ = b. A model that is fused with a prior
+    /// is another one.
     fn check_model(&self, service: &StateMachine) -> Result<(), Violation> {
         let (estimate, Some(release)) = (service.controller().estimate(), self.releases.last()) else { return Ok(()) };
-        if service.is_finished() || estimate.parameters.is_none() || estimate.raised > 0 {
+        let is_fused = matches!(estimate.prior, Some(PriorUse::Fused(weight)) if weight > 0.0);
+        if service.is_finished() || estimate.parameters.is_none() || estimate.raised > 0 || is_fused {
             return Ok(());
         }
         let [theta, design] =
