@@ -6,7 +6,7 @@ use std::f64::consts::SQRT_2;
 use std::mem;
 use std::ops::RangeInclusive;
 
-use fedbandit::algorithm::{Admission, AgentId, Fault};
+use fedbandit::algorithm::{Admission, AgentId, Fault, PriorUse};
 use fedbandit::privacy::Plan;
 use fedbandit::service::event::{Event, ModelEvent, SummaryEvent};
 use fedbandit::service::store::file::File;
@@ -575,10 +575,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks the model against the estimate (G, b) and λ of the rule: Λ = G + λI and Λθ = b.
+    /// Checks the model against the estimate (G, b) and λ of the rule: Λ = G + λI and Λθ = b. A model that is fused with a prior
+    /// is another one.
     fn check_model(&self, service: &StateMachine) -> Result<(), Violation> {
         let (estimate, Some(release)) = (service.controller().estimate(), self.releases.last()) else { return Ok(()) };
-        let is_solution = self.terms.is_papers_rule && estimate.parameters.is_some() && estimate.raised == 0;
+        let is_fused = matches!(estimate.prior, Some(PriorUse::Fused(weight)) if weight > 0.0);
+        let is_solution =
+            self.terms.is_papers_rule && estimate.parameters.is_some() && estimate.raised == 0 && !is_fused;
         if service.is_finished() || !is_solution {
             return Ok(());
         }
