@@ -302,8 +302,9 @@ pub(super) const CLAIMS: [Claim; 24] = [
     Claim {
         name: "guarded",
         title: "Guarded devices with the recommended rule",
-        statement: "`capped-filter`, in the settings of the three sections above and with fewer attacks: 100 agents with 30 % corrupted ones, \
-                    50 with a majority of corrupted ones, and 20 under a hostile controller.",
+        statement: "`capped-filter` in the settings of the sections above, with three seeds and the strongest attacks only: 100 agents with 30 % \
+                    corrupted ones, and 50 with a majority of corrupted ones. A hostile controller uses no rule, so that section holds for \
+                    every rule.",
         grid: include_str!("../../../claims/guarded.toml"),
         checks: guard::recommended_checks,
         table: guard::table,

@@ -15,8 +15,8 @@ struct Cell<'a> {
     solo: Vec<&'a Record>,
 }
 
-/// Quantiles of Student's t at 97.5 %, by degrees of freedom, for five and twenty seeds.
-const STUDENT: [(usize, f64); 2] = [(4, 2.776), (19, 2.093)];
+/// Quantiles of Student's t at 97.5 %, by degrees of freedom, for three, five and twenty seeds.
+const STUDENT: [(usize, f64); 3] = [(2, 4.303), (4, 2.776), (19, 2.093)];
 
 impl<'a> Cell<'a> {
     fn all(records: &'a [Record]) -> Vec<Self> {
@@ -134,14 +134,10 @@ pub(super) fn checks(records: &[Record]) -> Vec<Check> {
     checks
 }
 
-/// Checks of the recommended rule among a minority, among a majority and under a hostile controller.
+/// Checks of the recommended rule among a minority and among a majority.
 pub(super) fn recommended_checks(records: &[Record]) -> Vec<Check> {
     let mut checks = minority_checks(&Cell::all(records), "capped-filter");
     checks.extend(majority_checks(records));
-    checks.extend(hostile_checks(records).into_iter().map(|mut check| {
-        check.what.insert_str(0, "hostile controller, ");
-        check
-    }));
     checks
 }
 
@@ -158,8 +154,7 @@ pub(super) fn majority_checks(records: &[Record]) -> Vec<Check> {
 pub(super) fn hostile_checks(records: &[Record]) -> Vec<Check> {
     let cells = Cell::all(records);
     let check = |guard: GuardName, limit| {
-        let is_hostile = |cell: &&Cell<'_>| cell.guarded[0].config.attack == Attack::HostileController;
-        let of = cells.iter().filter(is_hostile).filter(|cell| cell.guard() == guard);
+        let of = cells.iter().filter(|cell| cell.guard() == guard);
         Check::new(format!("guard {guard}, regret relative to alone, worst cell"), worst(of), limit)
     };
     vec![check(GuardName::Untrusting, AtMost(2.5)), check(GuardName::On, Unlimited)]
