@@ -171,7 +171,9 @@ pub(super) const CLAIMS: [Claim; 24] = [
                     The limits were set before the attack `claim` existed, and it is the reason where they are missed by far. Colluders who \
                     claim one direction only hold up to 44 % of the capped information along it. In `unequal`, `mixture` and `late` few \
                     honest devices know a direction, close to the limit of every rule (docs/theory.md, section 9). The width then has to \
-                    be so large that devices explore for long.",
+                    be so large that devices explore for long. Under all other attacks unguarded devices miss the limits of `mixture`, \
+                    `late` and `stretches` only, worst under `gram-inflate`. Guarded ones miss those of `fixed-arms`, where `optimal` causes \
+                    alarms, and of `stretches`.",
         grid: include_str!("../../../claims/fleets.toml"),
         checks: fleets::limit_checks,
         table: fleets::limit_table,
