@@ -83,6 +83,7 @@ pub(crate) fn clock(id: ClockId) -> f64 {
 }
 
 /// Minimum time of several runs, in seconds.
+#[allow(dead_code, reason = "not every benchmark measures alone")]
 pub(crate) fn least<T>(id: ClockId, runs: usize, mut work: impl FnMut() -> T) -> f64 {
     let mut once = || {
         let start = clock(id);

@@ -46,6 +46,9 @@ const HEAD: &str = "\
 Mean of the second to the fifth episode of 40 steps. A rule starts from its estimate of the episode before. All corrupted agents add the same vector to their feature sum: 3 standard
 deviations of an honest one (`near`) or 300 (`far`). Those of `gram` are `near`, and claim to have explored one direction
 only. The paper's rule has the calibrated schedule.
+
+`capped-filter` reads the matrices of all agents several times. With `near` its filter reads them once more; with `far` and `gram` it solves its sample twice,
+before and after it removes corrupted agents. With 1,000 agents or fewer, the search for its cap and its axes takes most of the time.
 ";
 
 fn rules() -> [fn() -> Box<dyn Rule>; 3] {

@@ -8,8 +8,7 @@ use nalgebra::{DMatrix, DVector};
 use serde::Serialize;
 
 use super::Assumptions;
-use super::capped::units::{along, weighted};
-use super::matrices::symmetrised;
+use super::matrices::{along, symmetrised, weighted};
 use crate::aggregate::corrupted;
 use crate::algorithm::Streams;
 use crate::math::symmetric;

@@ -8,22 +8,22 @@ use pulp::{Arch, Simd, WithSimd};
 use super::matrices::Inverse;
 
 /// Units per SIMD block.
-const LANES: usize = 8;
+pub(super) const LANES: usize = 8;
 
 /// Independent sums per loop, which hides the latency of additions.
 const BLOCK: usize = 4;
 
 /// One entry of [`LANES`] units.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Lanes([f64; LANES]);
+pub(super) struct Lanes(pub(super) [f64; LANES]);
 
-const ZERO: Lanes = Lanes([0.0; LANES]);
+pub(super) const ZERO: Lanes = Lanes([0.0; LANES]);
 
 impl Lanes {
     /// Loads up to [`LANES`] numbers; the other lanes are 0.
     #[inline(always)]
-    fn load(numbers: &[f64]) -> Self {
+    pub(super) fn load(numbers: &[f64]) -> Self {
         let mut lanes = ZERO;
         match numbers.first_chunk() {
             Some(numbers) => lanes.0 = *numbers,
@@ -33,34 +33,58 @@ impl Lanes {
     }
 
     #[inline(always)]
-    fn add(&mut self, factor: f64, other: &Self) {
+    pub(super) fn add(&mut self, factor: f64, other: &Self) {
         for l in 0..LANES {
             self.0[l] += factor * other.0[l];
         }
     }
 
     #[inline(always)]
-    fn add_product(&mut self, a: &Self, b: &Self) {
+    pub(super) fn add_product(&mut self, a: &Self, b: &Self) {
         for l in 0..LANES {
             self.0[l] += a.0[l] * b.0[l];
         }
     }
 
     #[inline(always)]
-    fn scaled(mut self, factor: f64) -> Self {
+    pub(super) fn scaled(mut self, factor: f64) -> Self {
         for l in 0..LANES {
             self.0[l] *= factor;
         }
         self
     }
 
-    fn sum(&self) -> f64 {
+    #[inline(always)]
+    pub(super) fn subtract_product(&mut self, a: &Self, b: &Self) {
+        for l in 0..LANES {
+            self.0[l] -= a.0[l] * b.0[l];
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn times(mut self, other: &Self) -> Self {
+        for l in 0..LANES {
+            self.0[l] *= other.0[l];
+        }
+        self
+    }
+
+    /// Returns 1/√x, where x is raised to `least`.
+    #[inline(always)]
+    pub(super) fn reciprocal_root(mut self, least: f64) -> Self {
+        for l in 0..LANES {
+            self.0[l] = 1.0 / self.0[l].max(least).sqrt();
+        }
+        self
+    }
+
+    pub(super) fn sum(&self) -> f64 {
         self.0.iter().sum()
     }
 }
 
 /// Closure compiled with the processor's widest instructions. A plain closure would become a function without them.
-struct Wide<F>(F);
+pub(super) struct Wide<F>(pub(super) F);
 
 impl<F: FnMut()> WithSimd for Wide<F> {
     type Output = ();
@@ -73,7 +97,7 @@ impl<F: FnMut()> WithSimd for Wide<F> {
 
 /// Loads up to [`LANES`] rows as columns of lanes; lanes without a row keep their values.
 #[inline(always)]
-fn transpose(rows: &[f64], length: usize, lanes: &mut [Lanes]) {
+pub(super) fn transpose(rows: &[f64], length: usize, lanes: &mut [Lanes]) {
     if rows.len() < LANES * length {
         for (l, row) in rows.chunks_exact(length).enumerate() {
             lanes.iter_mut().zip(row).for_each(|(lanes, value)| lanes.0[l] = *value);
@@ -183,9 +207,8 @@ pub(super) fn whiten(grams: &[f64], whitened: &mut [f64], inverse: &Inverse) {
 /// W = L⁻¹VL⁻ᵀ of a block of units.
 struct WhitenedBlock<'a> {
     inverse: &'a Inverse,
-    /// W in the scaled packing.
+    /// V, then W, in the scaled packing.
     packed: Vec<Lanes>,
-    /// W as full matrices, after [`add`](Self::add).
     full: Vec<Lanes>,
     half: Vec<Lanes>,
 }
@@ -209,213 +232,6 @@ impl<'a> WhitenedBlock<'a> {
             apply(self.inverse, &self.half, i, row);
             row[1..].iter_mut().for_each(|lanes| *lanes = lanes.scaled(SQRT_2));
             rest = below;
-        }
-    }
-
-    /// Adds a matrix in the scaled packing to each W.
-    #[inline(always)]
-    fn add(&mut self, matrix: &[f64]) {
-        for (lanes, value) in self.packed.iter_mut().zip(matrix) {
-            lanes.0.iter_mut().for_each(|lane| *lane += value);
-        }
-        unpack(&self.packed, &mut self.full, self.inverse.d);
-    }
-}
-
-/// Computes D = I − (I + W)⁻¹ of each V, with W = L⁻¹VL⁻ᵀ + `prior`. All matrices are in the scaled packing.
-pub(super) fn cap(grams: &[f64], inverse: &Inverse, prior: &[f64], information: &mut [f64]) {
-    let (d, p) = (inverse.d, prior.len());
-    let (mut block, mut b) = (WhitenedBlock::new(inverse), vec![ZERO; d * d]);
-    Arch::new().dispatch(Wide(
-        #[inline(always)]
-        || {
-            for (grams, information) in grams.chunks(LANES * p).zip(information.chunks_mut(LANES * p)) {
-                block.whiten(grams);
-                block.add(prior);
-                uncapped(&mut block.full, &mut b, d);
-                pack_information(&b, &mut block.packed, d);
-                transpose_back(&block.packed, information, p);
-            }
-        },
-    ));
-}
-
-/// Outputs of [`capped_units`] for each unit, with B = (I + W)⁻¹.
-pub(super) struct CappedUnits<'a> {
-    /// D = I − B, in the scaled packing.
-    pub(super) information: &'a mut [f64],
-    /// B − B² + s·BMMᵀB, in the scaled packing.
-    pub(super) noise: &'a mut [f64],
-    /// b = By.
-    pub(super) sums: &'a mut [f64],
-    /// bᵀD⁻¹b.
-    pub(super) squares: &'a mut [f64],
-}
-
-/// Computes all of each unit (V, v) from W = L⁻¹VL⁻ᵀ + `prior`, y = L⁻¹v, a lower triangular matrix M, row by row, and a sign s.
-pub(super) fn capped_units(
-    (grams, sums): (&[f64], &[f64]),
-    inverse: &Inverse,
-    prior: &[f64],
-    (root, sign): (&[f64], f64),
-    units: CappedUnits<'_>,
-) {
-    let (d, p) = (inverse.d, prior.len());
-    let mut block = WhitenedBlock::new(inverse);
-    let [mut factor, mut b] = [(); 2].map(|()| vec![ZERO; d * d]);
-    let [mut v, mut y, mut own] = [(); 3].map(|()| vec![ZERO; d]);
-    let columns: Vec<f64> = (0..d * d).map(|place| root[place % d * d + place / d]).collect();
-    let CappedUnits { information, noise, sums: capped, squares } = units;
-    Arch::new().dispatch(Wide(
-        #[inline(always)]
-        || {
-            let inputs = grams.chunks(LANES * p).zip(sums.chunks(LANES * d));
-            let matrices = information.chunks_mut(LANES * p).zip(noise.chunks_mut(LANES * p));
-            let vectors = capped.chunks_mut(LANES * d).zip(squares.chunks_mut(LANES));
-            for (((grams, sums), (information, noise)), (capped, squares)) in inputs.zip(matrices).zip(vectors) {
-                block.whiten(grams);
-                block.add(prior);
-                transpose(sums, d, &mut v);
-                apply(inverse, &v, 0, &mut y);
-                // W⁻¹y, the own estimate.
-                factor.copy_from_slice(&block.full);
-                factorise(&mut factor, d);
-                own.copy_from_slice(&y);
-                solve(&factor, &mut own, d);
-                uncapped(&mut block.full, &mut b, d);
-                pack_information(&b, &mut block.packed, d);
-                transpose_back(&block.packed, information, p);
-                // bᵀD⁻¹b = bᵀW⁻¹y.
-                let mut square = ZERO;
-                for ((row, own), sum) in b.chunks_exact(d).zip(&own).zip(&mut v) {
-                    *sum = product(row, &y);
-                    square.add_product(sum, own);
-                }
-                transpose_back(&v, capped, d);
-                squares.iter_mut().zip(square.0).for_each(|(to, square)| *to = square);
-                // BM.
-                for (row, image) in b.chunks_exact(d).zip(factor.chunks_exact_mut(d)) {
-                    for (k, (sum, column)) in image.iter_mut().zip(columns.chunks_exact(d)).enumerate() {
-                        *sum = ZERO;
-                        row[k..].iter().zip(&column[k..]).for_each(|(b, factor)| sum.add(*factor, b));
-                    }
-                }
-                let mut rest = &mut block.packed[..];
-                for (i, (b_i, m_i)) in b.chunks_exact(d).zip(factor.chunks_exact(d)).enumerate() {
-                    let (row, below) = rest.split_at_mut(d - i);
-                    let others = b[i * d..].chunks_exact(d).zip(factor[i * d..].chunks_exact(d));
-                    for ((to, (b_j, m_j)), value) in row.iter_mut().zip(others).zip(&b_i[i..]) {
-                        let (squared, added) = (product(b_i, b_j), product(m_i, m_j));
-                        for l in 0..LANES {
-                            to.0[l] = value.0[l] - squared.0[l] + sign * added.0[l];
-                        }
-                    }
-                    row[1..].iter_mut().for_each(|lanes| *lanes = lanes.scaled(SQRT_2));
-                    rest = below;
-                }
-                transpose_back(&block.packed, noise, p);
-            }
-        },
-    ));
-}
-
-/// Packs I − B, scaled.
-#[inline(always)]
-fn pack_information(b: &[Lanes], packed: &mut [Lanes], d: usize) {
-    let mut rest = packed;
-    for (i, b) in b.chunks_exact(d).enumerate() {
-        let (row, below) = rest.split_at_mut(d - i);
-        for (to, b) in row.iter_mut().zip(&b[i..]) {
-            *to = b.scaled(-SQRT_2);
-        }
-        for l in 0..LANES {
-            row[0].0[l] = 1.0 - b[i].0[l];
-        }
-        rest = below;
-    }
-}
-
-/// Returns Σ_k a_kb_k.
-#[inline(always)]
-fn product(a: &[Lanes], b: &[Lanes]) -> Lanes {
-    let mut sum = ZERO;
-    a.iter().zip(b).for_each(|(a, b)| sum.add_product(a, b));
-    sum
-}
-
-/// Computes (I + W)⁻¹. Overwrites W.
-#[inline(always)]
-fn uncapped(full: &mut [Lanes], inverse: &mut [Lanes], d: usize) {
-    for i in 0..d {
-        full[i * d + i].0.iter_mut().for_each(|lane| *lane += 1.0);
-    }
-    factorise(full, d);
-    invert(full, inverse, d);
-}
-
-/// Replaces positive definite matrices by their Cholesky factors L, with the reciprocal diagonal. The upper triangle keeps its
-/// values.
-#[inline(always)]
-fn factorise(full: &mut [Lanes], d: usize) {
-    for j in 0..d {
-        for i in j..d {
-            let mut sum = full[i * d + j];
-            for (a, b) in full[i * d..][..j].iter().zip(&full[j * d..][..j]) {
-                for l in 0..LANES {
-                    sum.0[l] -= a.0[l] * b.0[l];
-                }
-            }
-            let reciprocal = full[j * d + j];
-            for l in 0..LANES {
-                sum.0[l] = if i == j { 1.0 / sum.0[l].sqrt() } else { sum.0[l] * reciprocal.0[l] };
-            }
-            full[i * d + j] = sum;
-        }
-    }
-}
-
-/// Solves LLᵀx = b in place, for a factor of [`factorise`].
-#[inline(always)]
-fn solve(factor: &[Lanes], x: &mut [Lanes], d: usize) {
-    for forward in [true, false] {
-        for step in 0..d {
-            let i = if forward { step } else { d - 1 - step };
-            let mut sum = x[i];
-            for k in if forward { 0..i } else { i + 1..d } {
-                let entry = if forward { factor[i * d + k] } else { factor[k * d + i] };
-                for l in 0..LANES {
-                    sum.0[l] -= entry.0[l] * x[k].0[l];
-                }
-            }
-            for l in 0..LANES {
-                sum.0[l] *= factor[i * d + i].0[l];
-            }
-            x[i] = sum;
-        }
-    }
-}
-
-/// Computes (LLᵀ)⁻¹ for a factor of [`factorise`], which becomes L⁻¹.
-#[inline(always)]
-fn invert(factor: &mut [Lanes], inverse: &mut [Lanes], d: usize) {
-    for j in 0..d {
-        for i in j + 1..d {
-            let mut sum = ZERO;
-            for k in j..i {
-                sum.add_product(&factor[i * d + k], &factor[k * d + j]);
-            }
-            for l in 0..LANES {
-                sum.0[l] *= -factor[i * d + i].0[l];
-            }
-            factor[i * d + j] = sum;
-        }
-    }
-    for i in 0..d {
-        for j in i..d {
-            let mut sum = ZERO;
-            (j..d).for_each(|k| sum.add_product(&factor[k * d + i], &factor[k * d + j]));
-            inverse[i * d + j] = sum;
-            inverse[j * d + i] = sum;
         }
     }
 }
@@ -457,23 +273,16 @@ pub(super) fn residuals(grams: &[f64], sums: &[f64], residuals: &mut [f64], inve
 
 /// Computes ⟨q, z⟩ of each row z.
 pub(super) fn along(rows: &[f64], direction: &[f64], numbers: &mut [f64]) {
-    along_each(rows, &[direction], &mut [numbers]);
-}
-
-/// Computes ⟨q, z⟩ of each row z for each direction q.
-pub(super) fn along_each(rows: &[f64], directions: &[&[f64]], numbers: &mut [&mut [f64]]) {
-    let length = directions.first().map_or(1, |direction| direction.len());
+    let length = direction.len();
     let mut z = vec![ZERO; length];
     Arch::new().dispatch(Wide(
         #[inline(always)]
         || {
-            for (block, rows) in rows.chunks(LANES * length).enumerate() {
+            for (rows, numbers) in rows.chunks(LANES * length).zip(numbers.chunks_mut(LANES)) {
                 transpose(rows, length, &mut z);
-                for (direction, numbers) in directions.iter().zip(&mut *numbers) {
-                    let mut along = ZERO;
-                    direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
-                    numbers[block * LANES..].iter_mut().zip(along.0).for_each(|(number, along)| *number = along);
-                }
+                let mut along = ZERO;
+                direction.iter().zip(&z).for_each(|(factor, z)| along.add(*factor, z));
+                numbers.iter_mut().zip(along.0).for_each(|(number, along)| *number = along);
             }
         },
     ));

@@ -2,6 +2,7 @@
 
 use nalgebra::{DMatrix, DVector};
 
+use super::kernel;
 use crate::math::symmetric;
 
 /// Inverse L⁻¹ of a Cholesky factor, row by row.
@@ -76,3 +77,22 @@ pub(super) fn largest_eigenpair(matrix: &DMatrix<f64>) -> (f64, DVector<f64>) {
 
 /// The matrix is raised to the power 2⁹ = 512.
 const SQUARINGS: usize = 9;
+
+/// Packs a symmetric matrix, scaled.
+pub(super) fn pack(matrix: &DMatrix<f64>) -> Vec<f64> {
+    let packed: Vec<f64> = symmetric::pack(matrix).collect();
+    symmetric::scaled(&packed, matrix.nrows()).collect()
+}
+
+/// Returns qᵀA_iq for matrices A_i in the scaled packing.
+pub(super) fn along(matrices: &[f64], q: &DVector<f64>) -> Vec<f64> {
+    let outer = pack(&(q * q.transpose()));
+    let mut values = vec![0.0; matrices.len() / outer.len()];
+    kernel::along(matrices, &outer, &mut values);
+    values
+}
+
+/// Returns Σw_iA_i for matrices A_i in the scaled packing.
+pub(super) fn weighted(matrices: &[f64], weights: &[f64], d: usize) -> DMatrix<f64> {
+    symmetric::matrix(&kernel::weighted_sum(matrices, weights), d)
+}

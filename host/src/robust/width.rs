@@ -44,8 +44,8 @@ use nalgebra::{DMatrix, DVector};
 
 use super::filter::limit;
 use super::gram::Metric;
-use super::matrices::{outer_sum, positive_part, symmetrised};
-use super::{Assumptions, Solution, Whitened, kernel};
+use super::matrices::{along, outer_sum, positive_part, symmetrised};
+use super::{Assumptions, Solution, Whitened};
 use crate::algorithm::Streams;
 use crate::math::normal;
 use crate::math::symmetric;
@@ -113,10 +113,7 @@ impl Whitened {
     ///
     /// If corrupted units have at most a share a of the weight, the result is at most the mean of honest units.
     fn trimmed_exploration(&self, streams: &Streams, u: &DVector<f64>, lambda: f64) -> f64 {
-        let outer: Vec<f64> = symmetric::pack(&(u * u.transpose())).collect();
-        let outer: Vec<f64> = symmetric::scaled(&outer, u.len()).collect();
-        let mut claims = vec![0.0; streams.gram.len()];
-        kernel::along(streams.gram.values(), &outer, &mut claims);
+        let claims = along(streams.gram.values(), u);
         let mut claims: Vec<(f64, f64)> = claims.into_iter().zip(self.residuals.weights.iter().copied()).collect();
         claims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let all = (1.0 - self.assumptions.corruption) * self.residuals.weights.iter().sum::<f64>();

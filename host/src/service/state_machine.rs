@@ -337,9 +337,13 @@ impl StateMachine {
         Ok(())
     }
 
-    fn apply_enrollment(&mut self, agent: AgentId) {
-        // Staged once per agent, and only if the run accepts devices.
-        let _ = self.controller.enroll(agent);
+    fn apply_enrollment(&mut self, agent: AgentId) -> Result<(), EnrollError> {
+        self.controller.enroll(agent)?;
+        let enrolled_after = self.closed_episodes();
+        if let Some(device) = self.devices.get_mut(&agent) {
+            device.history.enrolled_after = enrolled_after;
+        }
+        Ok(())
     }
 
     /// Returns the verified sender, run and message of a frame, and attaches the sender to the link.
@@ -538,7 +542,8 @@ impl StateMachine {
                 }
                 Event::Model(model) => self.broadcast(model),
                 Event::End => self.model = None,
-                Event::Enrollment(agent) => self.apply_enrollment(agent),
+                // Staged once per agent, and only if the run accepts devices.
+                Event::Enrollment(agent) => drop(self.apply_enrollment(agent)),
             }
         }
     }

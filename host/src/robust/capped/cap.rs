@@ -2,8 +2,9 @@
 
 use nalgebra::{DMatrix, DVector};
 
-use super::super::matrices::{largest_eigenpair, symmetrised};
-use super::units::{Frame, Units, weighted};
+use super::super::matrices::{largest_eigenpair, symmetrised, weighted};
+use super::sums::sum;
+use super::units::{Frame, GramBlocks, Units};
 use crate::algorithm::Streams;
 use crate::math::symmetric;
 
@@ -77,7 +78,8 @@ impl Cap {
             symmetric::shifted(&sum, lambda)
         };
         let mut cap = self.level.take().filter(|cap| cap.nrows() == d).unwrap_or_else(mean);
-        let mut frame = units.at(streams, &cap, lambda)?;
+        let grams = GramBlocks::new(streams);
+        let mut frame = units.at(&grams, &cap, lambda)?;
         for _ in 0..LEVEL_ROUNDS {
             let relative = units.total(&vec![1.0 / (LEVEL * n as f64); n]);
             let pairs = symmetric::eigenpairs(&relative);
@@ -89,7 +91,7 @@ impl Cap {
                 power.ger(value.clamp(1e-3, 1e3).powf(STEP), q, q, 1.0);
             }
             cap = symmetrised(&frame.factor * power * frame.factor.transpose());
-            frame = units.at(streams, &cap, lambda)?;
+            frame = units.at(&grams, &cap, lambda)?;
         }
         self.level = Some(cap);
         let largest = (corruption * n as f64).floor() as usize;
@@ -99,7 +101,7 @@ impl Cap {
         for _ in 0..LOWERINGS {
             let Some(factor) = cut(units, largest) else { break };
             let root = &frame.factor * factor;
-            frame = units.at(streams, &symmetrised(&root * root.transpose()), lambda)?;
+            frame = units.at(&grams, &symmetrised(&root * root.transpose()), lambda)?;
         }
         Some(frame)
     }
@@ -148,14 +150,21 @@ fn starts(units: &Units) -> Vec<DVector<f64>> {
 /// q, then the direction along which these units have most.
 fn worst(units: &Units, start: DVector<f64>, largest: usize) -> Direction {
     let look = |q: DVector<f64>| {
-        let mut claims: Vec<(f64, usize)> = units.claims(&q).into_iter().zip(0..).collect();
-        claims.select_nth_unstable_by(largest - 1, |a, b| b.0.total_cmp(&a.0));
+        let along = units.claims(&q);
+        let mut claims = along.clone();
+        claims.select_nth_unstable_by(largest - 1, |a, b| b.total_cmp(a));
         let (most, rest) = claims.split_at(largest);
-        let sum = |claims: &[(f64, usize)]| claims.iter().map(|(claim, _)| claim).sum::<f64>();
         let balance = sum(rest) / sum(most).max(1e-12);
-        let mut weights = vec![-1.0 / BALANCE; claims.len()];
-        most.iter().for_each(|(_, unit)| weights[*unit] = 1.0);
-        (Direction { q, claims: claims.iter().map(|(claim, _)| *claim).collect(), balance }, weights)
+        let limit = most[largest - 1];
+        // Of several claims at the limit, the first ones count as large.
+        let mut equal = most.iter().filter(|claim| **claim == limit).count();
+        let weight = |claim: f64| {
+            let is_large = claim > limit || (claim == limit && equal > 0);
+            equal -= usize::from(is_large && claim == limit);
+            if is_large { 1.0 } else { -1.0 / BALANCE }
+        };
+        let weights: Vec<f64> = along.into_iter().map(weight).collect();
+        (Direction { q, claims, balance }, weights)
     };
     let (mut worst, mut weights) = look(start);
     for _ in 1..TURNS {

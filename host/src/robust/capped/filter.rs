@@ -5,9 +5,10 @@ use std::cmp::Ordering;
 use nalgebra::{DMatrix, DVector};
 
 use super::super::filter::{edge, limit};
-use super::super::kernel;
+use super::super::kernel::lower;
 use super::super::matrices::{largest_eigenpair, symmetrised};
-use super::units::{Units, along, weighted};
+use super::sums::{dot, sum};
+use super::units::Units;
 use crate::algorithm::kappa;
 use crate::math::symmetric;
 
@@ -57,18 +58,16 @@ pub(super) fn start(units: &Units, noise: f64) -> Option<DVector<f64>> {
 }
 
 fn solution(units: &Units, weights: &[f64]) -> Option<DVector<f64>> {
-    Some(units.total(weights).cholesky()?.solve(&DVector::from_vec(kernel::weighted_sum(&units.sums, weights))))
+    Some(units.total(weights).cholesky()?.solve(&units.total_sum(weights)))
 }
 
 fn fit(units: &Units, weights: &[f64], near: f64, noise: f64) -> Option<Fit> {
-    let weight: f64 = weights.iter().sum();
+    let weight = sum(weights);
     let phi = solution(units, weights)?;
-    let (_, _, squares) = kernel::moments(&units.residuals(&phi), weights, &vec![0.0; units.d]);
-    let squares: Vec<f64> = symmetric::scaled(&squares, units.d).collect();
-    let expected = weighted(&units.noise, weights, units.d) * (noise * noise / weight);
+    let expected = units.total_noise(weights) * (noise * noise / weight);
     let expected = symmetric::shifted(&expected, LEAST_NOISE * noise * noise);
     let root = power(&expected, -0.5);
-    let relative = symmetrised(&root * symmetric::matrix(&squares, units.d) * &root / weight);
+    let relative = symmetrised(&root * units.total_square(&phi, weights) * &root / weight);
     Some(Fit { phi, weights: weights.to_vec(), weight, expected, relative, taken: near - weight })
 }
 
@@ -94,7 +93,7 @@ pub(super) fn gate(units: &Units, start: &DVector<f64>, a: f64, reach: f64) -> V
 pub(super) fn filter(units: &Units, gate: &[f64], a: f64, noise: f64) -> Option<Fit> {
     let (d, n) = (units.d as f64, units.len() as f64);
     let mut weights = gate.to_vec();
-    let near: f64 = weights.iter().sum();
+    let near = sum(&weights);
     let least = (n * (1.0 - 2.0 * a)).max(n / 4.0).min(near / 2.0);
     let mut best: Option<(f64, Fit)> = None;
     for _ in 0..MAX_PASSES {
@@ -130,11 +129,10 @@ impl Line {
     /// The centre is s·qᵀD_iq for the median s of qᵀz_i/qᵀD_iq with the weights qᵀD_iq.
     fn new(units: &Units, fit: &Fit, q: &DVector<f64>, noise: f64) -> Self {
         let square = q.norm_squared();
-        let mut deviations = vec![0.0; units.len()];
-        kernel::along(&units.residuals(&fit.phi), q.as_slice(), &mut deviations);
+        let mut deviations = units.residuals_along(q, &fit.phi);
         let claims: Vec<f64> = units.claims(q).into_iter().map(|claim| claim / square).collect();
         let variance = |variance: f64| noise * noise * (variance + LEAST_NOISE * square);
-        let variances = along(&units.noise, q).into_iter().map(variance).collect();
+        let variances = units.noise_along(std::slice::from_ref(q)).swap_remove(0).into_iter().map(variance).collect();
         let slopes = deviations.iter().zip(&claims).filter(|(_, claim)| **claim > 1e-9);
         let slope = weighted_median(slopes.map(|(deviation, claim)| (deviation / claim, *claim)).collect());
         deviations.iter_mut().zip(&claims).for_each(|(deviation, claim)| *deviation -= slope * claim);
@@ -144,23 +142,21 @@ impl Line {
     /// Lowers weights, most for units farthest from the centre, until the variance along q is at most `limit(W)` times the
     /// expected one. Stops before a turn that would leave less than `least`. Returns whether any weight was lowered.
     fn lower(&self, weights: &mut [f64], limit: impl Fn(f64) -> f64, least: f64) -> bool {
-        let sum = |weights: &[f64], value: &dyn Fn(usize) -> f64| -> f64 {
-            weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0).map(|(i, weight)| weight * value(i)).sum()
-        };
+        let mut line = lower(&self.deviations, weights, f64::INFINITY);
+        let terms = || self.deviations.iter().zip(&self.claims);
+        let squares: Vec<f64> = self.claims.iter().map(|claim| claim * claim).collect();
+        let products: Vec<f64> = terms().map(|(deviation, claim)| deviation * claim).collect();
         for turn in 0..MAX_PASSES {
-            let total: f64 = weights.iter().sum();
-            let slope = sum(weights, &|i| self.deviations[i]) / sum(weights, &|i| self.claims[i]).max(1e-12);
-            let variance = sum(weights, &|i| (self.deviations[i] - slope * self.claims[i]).powi(2));
-            let inside = self.deviations.iter().zip(&*weights).filter(|(_, weight)| **weight > 0.0);
-            let farthest = inside.map(|(deviation, _)| deviation * deviation).fold(0.0, f64::max);
-            let left = total - sum(weights, &|i| self.deviations[i].powi(2)) / farthest;
-            let explained = variance <= limit(total) * sum(weights, &|i| self.variances[i]);
+            let slope = dot(weights, &self.deviations) / dot(weights, &self.claims).max(1e-12);
+            // Σw(y − s·c)² for deviations y, claims c and the slope s.
+            let square = line.square * line.weight;
+            let variance = square - slope * (2.0 * dot(weights, &products) - slope * dot(weights, &squares));
+            let left = line.weight - square / line.farthest;
+            let explained = variance <= limit(line.weight) * dot(weights, &self.variances);
             if (turn > 0 && explained) || !(left >= least) {
                 return turn > 0;
             }
-            for (weight, deviation) in weights.iter_mut().zip(&self.deviations) {
-                *weight *= (1.0 - deviation * deviation / farthest).max(0.0);
-            }
+            line = lower(&self.deviations, weights, line.farthest);
         }
         true
     }
@@ -182,18 +178,23 @@ pub(super) fn weighted_select<T>(
     target: f64,
 ) -> (usize, f64) {
     let (mut start, mut end, mut left) = (0, items.len(), target);
+    let mut total: f64 = items.iter().map(&weight).sum();
+    let mut even = false;
     while start < end {
-        let middle = usize::midpoint(start, end);
+        // Where the place is if weights are equal. Every other turn halves the range, whatever they are.
+        let guess = (left / total * (end - start) as f64) as usize;
+        let middle = if even { usize::midpoint(start, end) } else { start + guess.min(end - start - 1) };
         items[start..end].select_nth_unstable_by(middle - start, &order);
         let before: f64 = items[start..middle].iter().map(&weight).sum();
         let own = weight(&items[middle]);
         if before >= left {
-            end = middle;
+            (end, total) = (middle, before);
         } else if before + own >= left {
             return (middle, left - before);
         } else {
-            (start, left) = (middle + 1, left - before - own);
+            (start, left, total) = (middle + 1, left - before - own, total - before - own);
         }
+        even = !even;
     }
     (start, left)
 }

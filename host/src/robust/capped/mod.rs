@@ -2,7 +2,9 @@
 
 mod cap;
 mod filter;
-pub(super) mod units;
+mod kernel;
+mod sums;
+mod units;
 mod width;
 
 use std::borrow::Cow;
@@ -10,14 +12,15 @@ use std::mem;
 
 use nalgebra::{DMatrix, DVector};
 
+use super::kernel::weighted_sum;
 use super::matrices::symmetrised;
-use super::{Assumptions, kernel, noise};
+use super::{Assumptions, noise};
 use crate::aggregate::{AggregateError, WarmStart, certify};
 use crate::algorithm::{Estimate, ModelParameters, Rule, Streams};
 use crate::math::symmetric;
 use cap::Cap;
 use filter::{Fit, filter, gate, start};
-use units::{Frame, Units, pack};
+use units::{Frame, Units};
 use width::Problem;
 
 /// The rule `capped-filter`, for n units of which a share a may be corrupted.
@@ -43,7 +46,7 @@ use width::Problem;
 /// 6. *Removal.* A unit is corrupted if ‖D_i^{−1/2}z_i‖ exceeds what its own noise and the ellipsoid together permit. Steps 1 to 5
 ///    are repeated without such units, with the share of corrupted ones that remains.
 ///
-/// More than 1,024 units are searched in a random sample of them. The rest of the units then takes the sample's cap, start and axes,
+/// More than 512 units are searched in a random sample of them. The rest of the units then takes the sample's cap, start and axes,
 /// and the sample's ellipsoid decides which units are removed.
 ///
 /// On noised releases λ also covers the privacy noise of one V̂_i, so that V̂_i + λI stays positive definite, and the noise
@@ -60,7 +63,7 @@ pub struct Capped {
 }
 
 /// Maximum number of units among which the cap, the start and the axes of the width are searched.
-const SAMPLE: usize = 1024;
+const SAMPLE: usize = 512;
 
 /// λ without privacy. A smaller one leaves less bias to units that know little, and more room to corrupted ones where few have explored.
 const LAMBDA: f64 = 0.03;
@@ -242,8 +245,7 @@ impl Capped {
         let (d, n) = (self.units.d as f64, self.units.len() as f64);
         let own = self.reach(added, lambda) * (d.sqrt() + (2.0 * (10.0 * n).ln()).sqrt())
             + lambda.sqrt() * self.assumptions.theta_bound;
-        let mut reach = vec![0.0; self.units.len()];
-        kernel::along(&self.units.information, &pack(&found.width), &mut reach);
+        let reach = self.units.inner(&found.width);
         let distances = self.units.distances_squared(&found.fit.phi);
         distances.iter().zip(reach).map(|(square, reach)| square.sqrt() <= own + reach.max(0.0).sqrt()).collect()
     }
@@ -259,18 +261,17 @@ fn sample(streams: &Streams) -> Option<Vec<usize>> {
         return None;
     }
     let mut hash = blake3::Hasher::new();
-    for value in kernel::weighted_sum(streams.feature_sum.values(), &vec![1.0; n]) {
+    for value in weighted_sum(streams.feature_sum.values(), &vec![1.0; n]) {
         hash.update(&value.to_le_bytes());
     }
-    let mut draws = hash.finalize_xof();
-    let draw = |section: usize| {
-        let mut bytes = [0; 8];
-        draws.fill(&mut bytes);
+    let mut draws = vec![0; SAMPLE * size_of::<u64>()];
+    hash.finalize_xof().fill(&mut draws);
+    let draw = |(section, draw): (usize, &[u8; 8])| {
         let (first, next) = (section * n / SAMPLE, (section + 1) * n / SAMPLE);
         // The remainder's bias is below 2⁻³².
-        first + (u64::from_le_bytes(bytes) % (next - first) as u64) as usize
+        first + (u64::from_le_bytes(*draw) % (next - first) as u64) as usize
     };
-    Some((0..SAMPLE).map(draw).collect())
+    Some(draws.as_chunks().0.iter().enumerate().map(draw).collect())
 }
 
 impl Rule for Capped {
@@ -288,8 +289,8 @@ impl Rule for Capped {
         let (parameters, raised) = usable.unzip();
         let total: f64 = weights.iter().sum();
         let weights: Vec<f64> = weights.into_iter().map(|weight| weight / total).collect();
-        let gram = certify(&streams.gram, kernel::weighted_sum(streams.gram.values(), &weights));
-        let feature_sum = certify(&streams.feature_sum, kernel::weighted_sum(streams.feature_sum.values(), &weights));
+        let gram = certify(&streams.gram, weighted_sum(streams.gram.values(), &weights));
+        let feature_sum = certify(&streams.feature_sum, weighted_sum(streams.feature_sum.values(), &weights));
         let (lambda, _) = self.priors(episode, streams.dimension());
         Ok(Estimate { parameters, lambda, raised: raised.unwrap_or(0), gram, feature_sum, prior: None })
     }

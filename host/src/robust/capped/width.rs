@@ -32,7 +32,8 @@ use super::super::Assumptions;
 use super::super::matrices::{largest_eigenpair, outer_sum, positive_part, symmetrised};
 use super::super::width::{FilterEffect, TAIL, filter_effect};
 use super::filter::{Fit, LEAST_NOISE, power, weighted_select};
-use super::units::{Frame, Units, along_each, weighted};
+use super::sums::{dot, sum};
+use super::units::{Frame, Units};
 use crate::math::symmetric;
 
 /// Least sum of claims along an axis, relative to the weight of all units, that the width assumes.
@@ -65,17 +66,17 @@ pub(super) fn width(problem: &Problem<'_>, a: f64, assumptions: &Assumptions) ->
     let d = units.d as f64;
     // Diagonals in the basis of the axes: factors of the ellipsoids of ζ, Ξ and the bias, and the share of Z that noise shows.
     let [mut hidden, mut spread, mut bias, mut shown] = [(); 4].map(|()| DMatrix::zeros(units.d, units.d));
-    let along = along_each(&units.information, axes).into_iter().zip(along_each(&units.noise, axes));
+    let along = units.claims_along(axes).into_iter().zip(units.noise_along(axes));
     for (q, (claims, noise)) in axes.iter().zip(along) {
         let claims = Claims::new(problem, claims, a);
         let FilterEffect { liars, shift, variance } = claims.effect;
         let honest = (1.0 - liars) * claims.remaining;
         let kept = keep_smallest(&claims.claims, &fit.weights, liars * claims.remaining);
-        let kept_weight: f64 = kept.iter().sum();
-        let known = product(&kept, &claims.claims);
+        let kept_weight = sum(&kept);
+        let known = dot(&kept, &claims.claims);
         let informed = known + LEAST_INFORMATION * kept_weight;
-        let variances: Vec<f64> = noise.into_iter().map(|variance| variance + LEAST_NOISE).collect();
-        let kept_noise = product(&kept, &variances) / product(&fit.weights, &variances);
+        let variance_of = |weights: &[f64]| dot(weights, &noise) + LEAST_NOISE * sum(weights);
+        let kept_noise = variance_of(&kept) / variance_of(&fit.weights);
         let edge = if forgetting { 0.0 } else { (1.0 - (d / honest).sqrt()).max(0.0).powi(2) };
         let add = |to: &mut DMatrix<f64>, value: f64| to.ger(value, q, q, 1.0);
         add(&mut shown, edge * variance * kept_noise);
@@ -101,19 +102,15 @@ struct Claims {
 
 impl Claims {
     fn new(problem: &Problem<'_>, claims: Vec<f64>, a: f64) -> Self {
-        let total = claims.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-        let alike = total * total / product(&claims, &claims).max(f64::MIN_POSITIVE);
+        let total = sum(&claims).max(f64::MIN_POSITIVE);
+        let alike = total * total / dot(&claims, &claims).max(f64::MIN_POSITIVE);
         let largest = largest_sum(&claims, (a * claims.len() as f64).floor() as usize);
         let share = (largest / total).clamp(a, LARGEST_SHARE);
-        let [near, left] = [problem.gate, &problem.fit.weights].map(|weights| product(weights, &claims));
+        let [near, left] = [problem.gate, &problem.fit.weights].map(|weights| dot(weights, &claims));
         let taken = (1.0 - left / near.max(f64::MIN_POSITIVE)) * alike;
         let effect = filter_effect(share, alike, problem.units.d as f64, taken);
         Self { claims, effect, remaining: alike * left / total }
     }
-}
-
-fn product(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// Returns the sum of the largest numbers.
@@ -122,18 +119,21 @@ fn largest_sum(numbers: &[f64], count: usize) -> f64 {
     if 0 < count && count < numbers.len() {
         numbers.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a));
     }
-    numbers[..count].iter().sum()
+    sum(&numbers[..count])
 }
 
 /// Returns the weights without a part of them at the units with the largest claims.
 fn keep_smallest(claims: &[f64], weights: &[f64], dropped: f64) -> Vec<f64> {
-    let mut units: Vec<(f64, usize)> = claims.iter().copied().zip(0..).collect();
-    let falling = |a: &(f64, usize), b: &(f64, usize)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
-    let (place, left) = weighted_select(&mut units, falling, |(_, unit)| weights[*unit], dropped);
-    let mut kept = weights.to_vec();
-    units[..place].iter().for_each(|(_, unit)| kept[*unit] = 0.0);
-    if let Some((_, unit)) = units.get(place) {
-        kept[*unit] -= left;
+    let mut pairs: Vec<(f64, f64)> = claims.iter().copied().zip(weights.iter().copied()).collect();
+    let (place, _) = weighted_select(&mut pairs, |a, b| b.0.total_cmp(&a.0), |(_, weight)| *weight, dropped);
+    let Some((limit, _)) = pairs.get(place) else { return vec![0.0; weights.len()] };
+    let smaller = claims.iter().zip(weights).map(|(claim, weight)| if claim > limit { 0.0 } else { *weight });
+    let mut kept: Vec<f64> = smaller.collect();
+    let mut left = dropped - (sum(weights) - sum(&kept));
+    for (kept, _) in kept.iter_mut().zip(claims).filter(|(_, claim)| *claim == limit) {
+        let removed = kept.min(left.max(0.0));
+        *kept -= removed;
+        left -= removed;
     }
     kept
 }
@@ -147,7 +147,7 @@ pub(super) fn axes(units: &Units, fit: &Fit, a: f64) -> Vec<DVector<f64>> {
     let dropped = filter_effect(a, n, d as f64, fit.taken).liars * fit.weight;
     let mut axes = Vec::with_capacity(d);
     let mut remaining = DMatrix::<f64>::identity(d, d);
-    let mean = |kept: &[f64]| weighted(&units.information, kept, d) / kept.iter().sum::<f64>();
+    let mean = |kept: &[f64]| units.total(kept) / sum(kept);
     let all = mean(&fit.weights);
     for _ in 0..d {
         let mut mean_kept = Cow::Borrowed(&all);
@@ -156,7 +156,7 @@ pub(super) fn axes(units: &Units, fit: &Fit, a: f64) -> Vec<DVector<f64>> {
             let q = (&remaining * least_known(&remaining, &mean_kept)).normalize();
             let claims = units.claims(&q);
             let kept = keep_smallest(&claims, &fit.weights, dropped);
-            let value = product(&kept, &claims) / kept.iter().sum::<f64>();
+            let value = dot(&kept, &claims) / sum(&kept);
             if smallest.as_ref().is_some_and(|(least, _)| value >= least - 1e-4) {
                 break;
             }

@@ -32,7 +32,7 @@ impl StateMachine {
         }
     }
 
-    fn closed_episodes(&self) -> u32 {
+    pub(super) fn closed_episodes(&self) -> u32 {
         match self.controller.model() {
             Some(model) => model.episode.saturating_sub(1),
             None => self.info.episodes,

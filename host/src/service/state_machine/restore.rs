@@ -112,7 +112,7 @@ impl StateMachine {
     /// Returns the records of the devices that have one.
     fn histories(&self) -> impl Iterator<Item = (AgentId, &DeviceHistory)> {
         let devices = self.devices.iter().map(|(agent, device)| (*agent, &device.history));
-        devices.filter(|(_, history)| history.last_episode > 0)
+        devices.filter(|(_, history)| **history != DeviceHistory::default())
     }
 
     /// Returns a hash of everything that a restart restores, the same for every way to the same events.
@@ -169,7 +169,7 @@ impl StateMachine {
                 if !self.info.accepts_devices || !self.devices.contains_key(&agent) {
                     return Err(());
                 }
-                self.controller.enroll(agent).map_err(drop)?;
+                self.apply_enrollment(agent).map_err(drop)?;
             }
         }
         Ok(())

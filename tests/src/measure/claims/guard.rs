@@ -15,8 +15,8 @@ struct Cell<'a> {
     solo: Vec<&'a Record>,
 }
 
-/// Quantiles of Student's t at 97.5 %, by degrees of freedom, for five and twenty seeds.
-const STUDENT: [(usize, f64); 2] = [(4, 2.776), (19, 2.093)];
+/// Quantiles of Student's t at 97.5 %, by degrees of freedom, for three, five and twenty seeds.
+const STUDENT: [(usize, f64); 3] = [(2, 4.303), (4, 2.776), (19, 2.093)];
 
 impl<'a> Cell<'a> {
     fn all(records: &'a [Record]) -> Vec<Self> {
@@ -97,28 +97,48 @@ fn worst<'a>(cells: impl IntoIterator<Item = &'a Cell<'a>>) -> f64 {
     cells.into_iter().map(Cell::ratio).fold(f64::NAN, f64::max)
 }
 
+/// Checks of guarded devices among a minority of corrupted ones, with one rule.
+fn minority_checks(cells: &[Cell<'_>], aggregator: &str) -> Vec<Check> {
+    let cells: Vec<&Cell<'_>> = minority(cells, aggregator).collect();
+    let covered = cells.iter().filter(|cell| width(&cell.guarded) <= 1.0);
+    let device_width = covered.map(|cell| cell.device_width()).fold(f64::NAN, f64::max);
+    let title = aggregator.replace('-', " ");
+    let name = |limit: &str| format!("{title}, regret relative to the better of alone and unguarded, {limit}");
+    let in_use = format!("{title}, largest width in use where that of models is at most 1");
+    vec![
+        Check::new(name("mean over all cells"), mean(&cells), AtMost(1.02)),
+        Check::new(name("worst cell"), worst(cells.iter().copied()), AtMost(1.15)),
+        Check::new(in_use, device_width, AtMost(1.0)),
+    ]
+}
+
+/// Returns the cells of a rule with the guard `on` and at most a minority of corrupted devices.
+fn minority<'a, 'b>(cells: &'a [Cell<'b>], aggregator: &str) -> impl Iterator<Item = &'a Cell<'b>> {
+    cells.iter().filter(move |cell| {
+        let config = &cell.guarded[0].config;
+        cell.is(aggregator) && cell.guard() == GuardName::On && config.attack.is_by_agents() && config.corrupt < 0.5
+    })
+}
+
+fn mean(cells: &[&Cell<'_>]) -> f64 {
+    cells.iter().map(|cell| cell.ratio()).sum::<f64>() / cells.len() as f64
+}
+
 pub(super) fn checks(records: &[Record]) -> Vec<Check> {
     let cells = Cell::all(records);
-    let of = |aggregator: &str| -> Vec<&Cell<'_>> {
-        cells.iter().filter(|cell| cell.is(aggregator) && cell.guard() == GuardName::On).collect()
-    };
-    let (filter, median) = (of("whitened-filter"), of("geometric-median"));
-    let mean = |cells: &[&Cell<'_>]| cells.iter().map(|cell| cell.ratio()).sum::<f64>() / cells.len() as f64;
-    let covered = filter.iter().filter(|cell| width(&cell.guarded) <= 1.0);
-    let device_width = covered.map(|cell| cell.device_width()).fold(f64::NAN, f64::max);
-    let name = |limit: &str| format!("whitened filter, regret relative to the better of alone and unguarded, {limit}");
+    let median: Vec<&Cell<'_>> = minority(&cells, "geometric-median").collect();
     let paper = |limit: &str| format!("geometric median, the same, {limit}");
-    vec![
-        Check::new(name("mean over all cells"), mean(&filter), AtMost(1.02)),
-        Check::new(name("worst cell"), worst(filter.iter().copied()), AtMost(1.15)),
-        Check::new(
-            "whitened filter, largest width in use where that of models is at most 1",
-            device_width,
-            AtMost(1.0),
-        ),
-        Check::new(paper("mean over all cells"), mean(&median), Unlimited),
-        Check::new(paper("worst cell"), worst(median.iter().copied()), Unlimited),
-    ]
+    let mut checks = minority_checks(&cells, "whitened-filter");
+    checks.push(Check::new(paper("mean over all cells"), mean(&median), Unlimited));
+    checks.push(Check::new(paper("worst cell"), worst(median.iter().copied()), Unlimited));
+    checks
+}
+
+/// Checks of the recommended rule among a minority and among a majority.
+pub(super) fn recommended_checks(records: &[Record]) -> Vec<Check> {
+    let mut checks = minority_checks(&Cell::all(records), "capped-filter");
+    checks.extend(majority_checks(records));
+    checks
 }
 
 pub(super) fn majority_checks(records: &[Record]) -> Vec<Check> {
