@@ -117,7 +117,7 @@ impl Run {
 
     /// Returns the registry of the next run.
     fn next(&self, discount: f64) -> Registry {
-        self.registry.next_run(Continuation::of(&self.store, discount).unwrap()).unwrap()
+        self.registry.next_run(Continuation::of(&self.store, self.registry.devices.len(), discount).unwrap()).unwrap()
     }
 
     fn status(&self) -> Status {
@@ -201,11 +201,11 @@ fn finished_run_is_continued_from_its_last_model() {
 #[test]
 fn run_without_a_model_cannot_be_continued() {
     let mut store = Memory::default();
-    assert!(matches!(Continuation::of(&store, 1.0), Err(StartError::NotBegun)));
+    assert!(matches!(Continuation::of(&store, 5, 1.0), Err(StartError::NotBegun)));
     // The terms are stored before the first model.
     start(&mut store, &config(), &registry(), &master(), TIMING, 0).unwrap();
-    assert!(matches!(Continuation::of(&store, 1.0), Err(StartError::NotBegun)));
-    assert!(matches!(Continuation::of(&old_run().store, 1.5), Err(StartError::Prior(_))));
+    assert!(matches!(Continuation::of(&store, 5, 1.0), Err(StartError::NotBegun)));
+    assert!(matches!(Continuation::of(&old_run().store, 5, 1.5), Err(StartError::Prior(_))));
 }
 
 /// The models of a continued run follow from its own messages and the prior, so a restart computes the same.

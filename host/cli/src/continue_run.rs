@@ -81,12 +81,13 @@ impl Args {
             return Err(not_begun());
         }
         let store = File::open_read_only(&path).map_err(|error| unreadable(&error).context(path.display()))?;
-        let continues = Continuation::of(&store, self.discount).map_err(|error| match error {
-            StartError::NotBegun => not_begun(),
-            StartError::Store(error) => unreadable(&error).context(path.display()),
-            StartError::Prior(error) => Failure::Config(format!("{directory}: {error}")),
-            other => Failure::data(other).context(path.display()),
-        })?;
+        let continues =
+            Continuation::of(&store, registry.devices.len(), self.discount).map_err(|error| match error {
+                StartError::NotBegun => not_begun(),
+                StartError::Store(error) => unreadable(&error).context(path.display()),
+                StartError::Prior(error) => Failure::Config(format!("{directory}: {error}")),
+                other => Failure::data(other).context(path.display()),
+            })?;
         let is_run = continues.chain.last().is_some_and(|run| run.run == registry.run);
         if !is_run || continues.prior.dimension() != usize::from(registry.dimension) {
             return Err(Failure::Data(format!("{directory}: registry.json and run.redb belong to different runs")));

@@ -72,11 +72,12 @@ pub struct ChainPrivacy {
 impl Continuation {
     /// Reads what the next run takes over from a store: the last model, and the chain with this run at its end.
     ///
-    /// Messages are decoded to find the model, but nothing of them is used.
+    /// `agents` is the number of its devices, which may have grown. Messages are decoded to find the model, but nothing of them is
+    /// used.
     ///
     /// # Errors
     /// The store cannot be read, has no model yet, or has one that cannot be a prior.
-    pub fn of(store: &dyn Store, discount: f64) -> Result<Self, StartError> {
+    pub fn of(store: &dyn Store, agents: usize, discount: f64) -> Result<Self, StartError> {
         let terms = RunTerms::load(store)?;
         let mut last = None;
         for_each_event::<StartError>(store, &terms, 0, |_, event| {
@@ -90,7 +91,7 @@ impl Continuation {
         let info = terms.info()?;
         let (episodes, privacy) = (info.episodes, terms.config.privacy);
         let mechanism = privacy.map(|_| terms.config.mechanism);
-        let run = EarlierRun { run: terms.run, agents: terms.config.agents, episode, episodes, privacy, mechanism };
+        let run = EarlierRun { run: terms.run, agents, episode, episodes, privacy, mechanism };
         let mut chain = terms.continues.map_or_else(Vec::new, |continues| continues.chain);
         chain.push(run);
         Ok(Self { chain, prior })

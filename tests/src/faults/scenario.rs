@@ -307,7 +307,7 @@ impl Scenario {
 
     /// Returns the registry of the next run, which continues this one in half of the scenarios that have a model by now.
     fn next_registry(&mut self) -> Result<Registry, Violation> {
-        match Continuation::of(&self.oracle.copy()?, 0.5) {
+        match Continuation::of(&self.oracle.copy()?, self.registry.devices.len(), 0.5) {
             Ok(continues) if self.rng.per_mille(500) => {
                 self.outcome.continued += 1;
                 self.registry.next_run(continues).ok_or_else(|| "no run numbers left".into())
