@@ -8,7 +8,7 @@ fn two_hundred_scenarios_violate_no_promise() {
     // Every kind of fault occurred, and the runs made progress.
     assert!(outcome.disk_faults > 100 && outcome.starts > 500 && outcome.restarts > 500, "{outcome:?}");
     assert!(outcome.frame_faults > 10_000 && outcome.abuses > 10_000 && outcome.summaries > 5_000, "{outcome:?}");
-    assert!(outcome.snapshots > 1_000 && outcome.enrolled > 50, "{outcome:?}");
+    assert!(outcome.snapshots > 500 && outcome.enrolled > 50, "{outcome:?}");
     assert!(outcome.replays > 3_000 && outcome.next_runs > 50 && outcome.moves > 1_000, "{outcome:?}");
     assert!(outcome.continued > 20, "{outcome:?}");
 }

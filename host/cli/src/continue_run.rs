@@ -17,7 +17,7 @@ Example:
   fedbandit enroll --dir fleet-2 --count 20
   fedbandit serve --config controller.toml --dir fleet-2
 
-NEW gets the devices of OLD with their keys, the master key, the next run number, and the last released model of OLD as
+NEW gets the devices of OLD with their keys, the master key, the token of the pages, the next run number, and the last released model of OLD as
 its prior. Stop the service of OLD first; its run need not be finished. OLD is not changed.
 
 Before its service first starts, more devices can be enrolled in NEW. The new run may have other settings: episode length,
@@ -63,6 +63,9 @@ impl Args {
         let new = RunDirectory { path: self.dir.clone() };
         create(&new)?;
         write_secret(&new.master_key(), master.as_bytes())?;
+        if let Some(token) = old.find_token()? {
+            new.write_token(&token)?;
+        }
         new.write_registry(&next)?;
         print_line(&format!(
             "run {} continues run {} from its model of episode {last}, with {} devices: {}",

@@ -152,10 +152,14 @@ impl RunDirectory {
             Some(token) => Ok(token),
             None => {
                 let token = Token::generate().map_err(|error| Failure::Io(error.to_string()))?;
-                write_secret(&file, format!("{}\n", token.as_str()).as_bytes())?;
+                self.write_token(&token)?;
                 Ok(token)
             }
         }
+    }
+
+    pub(super) fn write_token(&self, token: &Token) -> Result<(), Failure> {
+        write_secret(&self.path.join("http.token"), format!("{}\n", token.as_str()).as_bytes())
     }
 
     /// Reads the token of the HTTP pages, if there is one.

@@ -435,7 +435,7 @@ fn failed_first_start_leaves_no_trace() {
     here.refuses(
         "enroll --dir fleet",
         2,
-        "a device without data for a corrupted one; continue it in another directory",
+        "takes a device without data for a corrupted one, so its devices are fixed; continue it in another directory",
     );
     // A store that a crash left before its run began.
     let path = here.path().join("fleet/run.redb");

@@ -29,3 +29,4 @@ mod test_certificate;
 mod test_fleet;
 mod tls;
 mod upgrade;
+mod write_fixture_tmp;
