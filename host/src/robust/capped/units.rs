@@ -360,10 +360,11 @@ pub(super) mod tests {
             let mut units = of(&streams);
             units.retain(&kept);
             let rows: Vec<usize> = (0..n).filter(|unit| kept[*unit]).collect();
+            let directions = std::slice::from_ref(&q);
             let expected = of(&streams.select(&rows).unwrap());
             assert_eq!(units.len(), rows.len());
             assert_eq!(units.claims(&q), expected.claims(&q));
-            assert_eq!(units.noise_along(&[q.clone()]), expected.noise_along(&[q.clone()]));
+            assert_eq!(units.noise_along(directions), expected.noise_along(directions));
             assert_eq!(units.distances_squared(&q), expected.distances_squared(&q));
         }
     }

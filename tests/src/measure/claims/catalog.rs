@@ -304,9 +304,11 @@ pub(super) const CLAIMS: [Claim; 24] = [
     Claim {
         name: "guarded",
         title: "Guarded devices with the recommended rule",
-        statement: "`capped-filter` in the settings of the sections above, with three seeds and the strongest attacks only: 100 agents with 30 % \
-                    corrupted ones, and 50 with a majority of corrupted ones. A hostile controller uses no rule, so that section holds for \
-                    every rule.",
+        statement: "`capped-filter` in the settings of the sections above, with three seeds and the strongest attacks only: 100 \
+                    agents with 30 % corrupted ones, and 50 with a majority of corrupted ones. A hostile controller uses no rule, so \
+                    that section holds for every rule. Limits are missed for the reasons given there: on `fixed-arms` and `shared`, \
+                    `optimal` and `claim` cause alarms, and on `skew` a majority is noticed late. On `unequal`, `claim` also makes \
+                    the width of models too small.",
         grid: include_str!("../../../claims/guarded.toml"),
         checks: guard::recommended_checks,
         table: guard::table,
