@@ -29,4 +29,3 @@ mod test_certificate;
 mod test_fleet;
 mod tls;
 mod upgrade;
-mod write_fixture_tmp;
