@@ -72,7 +72,7 @@ impl Run {
     /// Delivers a summary of every device, in commits of a thousand.
     fn episode(&mut self, episode: u32) {
         let mut frame = [0; max_frame_len(D)];
-        for (index, device) in self.devices.iter_mut().enumerate() {
+        for index in 0..self.devices.len() {
             // Devices explore differently: each mostly along two axes.
             let (mut gram, mut feature_sum) = ([0.0; packed_len(D)], [0.0; D]);
             for (axis, weight) in [(index % D, 5.0), ((index + episode as usize) % D, 2.0)] {
@@ -81,6 +81,7 @@ impl Run {
             }
             let (gram, feature_sum) = ((&gram).into(), (&feature_sum).into());
             let summary = SummaryMessage { episode, steps: LENGTH, reward_sum: 1.0, gram, feature_sum };
+            let device = &mut self.devices[index];
             let length = device.encode(&Message::Summary(summary), &mut frame).expect("the buffer is large enough");
             let link = Link(index as u64);
             self.service.handle_frame(link, &mut frame[..length], 0).expect("a valid frame");

@@ -66,7 +66,7 @@ pub struct WarmStart {
     /// Vectors of the search itself.
     pub vectors: Vec<Vec<f64>>,
     /// States of the searches that it consists of.
-    pub parts: Vec<WarmStart>,
+    pub parts: Vec<Self>,
 }
 
 impl WarmStart {

@@ -72,7 +72,6 @@ pub(super) struct Saved {
 
 /// State of [`AnyController`](super::AnyController).
 #[derive(Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "there is a single one, and not for long")]
 pub(super) enum SavedAnyController {
     Plain(SavedController<SavedSums>),
     Private(SavedController<SavedUnits>),
