@@ -25,15 +25,17 @@ impl Store for Generated {
     }
 
     fn replay(&self, _: u64, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), StoreError> {
+        let mut numbers = 0..;
+        let mut each = |bytes: Vec<u8>| numbers.next().map_or((), |number| each(number, &bytes));
         for episode in 1..=EPISODES {
             let (theta, design) = (vec![0.0; D], vec![0.0; packed_len(D)]);
             let release = ModelEvent { episode, episode_len: 8, beta: 1.0, rewards: Rewards::Unbounded, theta, design };
-            each(0, &Event::Model(release).to_bytes());
+            each(Event::Model(release).to_bytes());
             for agent in 1..=AGENTS {
                 let (gram, feature_sum) = (vec![0.0; packed_len(D)], vec![0.0; D]);
                 let agent = AgentId(agent);
                 let summary = SummaryEvent { agent, episode, steps: 8, reward_sum: 0.0, gram, feature_sum };
-                each(0, &Event::Summary(summary).to_bytes());
+                each(Event::Summary(summary).to_bytes());
             }
         }
         Ok(())
