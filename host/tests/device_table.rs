@@ -98,7 +98,7 @@ fn send(run: &mut Run, agent: u32, episode: u32, scale: f32) {
     run.say(agent, &Message::Summary(summary)).unwrap();
 }
 
-/// What a device did, counted without the state machine.
+/// Record of a device, counted without the state machine.
 #[derive(Clone, Copy, Default)]
 struct Naive {
     sent: [bool; EPISODES as usize + 2],

@@ -114,7 +114,7 @@ pub trait Privatise {
         false
     }
 
-    /// What [`save`](Self::save) returns: all sums, and no key.
+    /// Result of [`save`](Self::save): all sums, and no key.
     type Saved: Serialize + DeserializeOwned;
 
     /// Returns all sums.
