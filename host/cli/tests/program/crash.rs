@@ -108,7 +108,7 @@ fn killed_service_keeps_its_promises() {
     let fleet = Fleet::new("crash", DEVICES);
     // The devices expect the restarted service on the same port.
     let port = free_port();
-    fleet.configure_at(port, "deadline = 1\nsteps = 4000000\nepisode-len = 4\nretain = 4000000");
+    fleet.configure_at(port, "deadline = 1\nsteps = 4000000\nepisode-len = 4");
 
     let stop = Arc::new(AtomicBool::new(false));
     let progress: Vec<_> = (0..DEVICES).map(|_| Arc::new(AtomicUsize::new(0))).collect();

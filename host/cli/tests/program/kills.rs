@@ -83,7 +83,7 @@ fn kills_lose_nothing_and_count_nothing_twice() {
     // The devices expect the restarted service on the same port.
     let port = free_port();
     let mqtt = format!("mqtt = \"mqtt://127.0.0.1:{}\"\n", tap.port);
-    fleet.configure_at(port, &(mqtt + "deadline = 5\nsteps = 4000000\nepisode-len = 4\nretain = 4000000"));
+    fleet.configure_at(port, &(mqtt + "deadline = 5\nsteps = 4000000\nepisode-len = 4"));
     let live = |(first, count): (u32, u32), broker: &Broker<'_>| {
         let connect = if BY_TCP.contains(&first) { format!("tcp://127.0.0.1:{port}") } else { broker.url() };
         fleet.devices(&connect, &format!("--first {first} --count {count} --episodes 1000000 --patience 500"))

@@ -64,11 +64,13 @@ impl Fleet {
     }
 
     /// Configures the service on a fixed port, for tests that restart it. Without a deadline among `more`, an episode
-    /// ends when all devices have reported, however slow the machine is.
+    /// ends when all devices have reported, however slow the machine is. All summaries stay in the store, unless `more` has
+    /// another retention.
     pub(crate) fn configure_at(&self, port: u16, more: &str) {
         let deadline = if more.contains("deadline = ") { "" } else { "deadline = 3600\n" };
+        let retain = if more.contains("retain = ") { "" } else { "retain = 4000000\n" };
         let addresses = format!("listen = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:0\"\n");
-        let settings = format!("dir = \"fleet\"\n{addresses}{deadline}{more}\n");
+        let settings = format!("dir = \"fleet\"\n{addresses}{deadline}{more}\n{retain}");
         fs::write(self.path().join("controller.toml"), settings).unwrap();
     }
 
